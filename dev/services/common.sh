@@ -1,8 +1,8 @@
 # What up, down and with share. Not run by itself.
 #
-# Each service-NAME.sh says how one server is installed, started, asked whether it answers, and stopped, in functions
+# Each service-NAME.sh defines how one server is installed, started, checked for an answer, and stopped, in functions
 # NAME_install, NAME_start, NAME_ready, NAME_stop and NAME_env. They find their first port in PORT. A service of several
-# nodes has NAME_live and NAME_node too; what is below recorded of NAME is recorded of each NAME/NODE.
+# nodes has NAME_live and NAME_node too; what is recorded below for NAME is recorded for each NAME/NODE.
 # shellcheck shell=bash
 
 set -euo pipefail
@@ -21,7 +21,7 @@ DL=$RESTANTE_SERVICES_DOWNLOADS            # what was downloaded or assembled
 DATA=$RESTANTE_SERVICES_HOME/data          # one folder a service; --fresh and --purge delete it
 RUN=$RESTANTE_SERVICES_HOME/run            # pid, port, log and generated configuration of each service
 
-# Of each service: its usual first port, and how many it takes from there on.
+# For each service: its default first port, and how many ports it uses from there on.
 declare -A PORT_DEFAULT=([postgres]=15432 [redis]=16379 [rabbitmq]=15671 [s3]=19000 [minio]=19010 [cassandra]=19042 [cassandra3]=19142 [opensearch]=19200)
 declare -A PORT_COUNT=([postgres]=1 [redis]=2 [rabbitmq]=4 [s3]=1 [minio]=1 [cassandra]=4 [cassandra3]=6 [opensearch]=2)
 PORT=
@@ -45,7 +45,7 @@ check_name() {
   die "no service '$1'; there are: ${ALL_SERVICES[*]} ${EXTRA_SERVICES[*]}, and 'all' for the first ${#ALL_SERVICES[@]}"
 }
 
-# One up or down at a time for one service in one services home.
+# Only one up or down at a time for one service in one services home.
 lock_service() {
   mkdir -p "$RUN/$1"
   exec 9>"$RUN/$1/lock"
@@ -93,13 +93,13 @@ service_live() {
 }
 
 # spawn NAME COMMAND... : runs it in a session of its own, so that Ctrl-C reaches it only through down. A signal that
-# comes before its pid is on record is heard afterwards.
+# arrives before its pid is recorded is handled afterwards.
 spawn() {
   local name=$1 interrupted='' pid; shift
   trap 'interrupted=1' INT TERM HUP
   setsid "$@" </dev/null >>"$RUN/$name/log" 2>&1 9>&- &
   pid=$!
-  record_pid "$RUN/$name/pid" "$pid" || true # gone already: the next lines tell
+  record_pid "$RUN/$name/pid" "$pid" || true # ended already: the next lines report it
   trap - INT TERM HUP
   [ -z "$interrupted" ] || exit 130
   sleep 0.1
@@ -143,14 +143,14 @@ wait_ready() {
     [ "$SECONDS" -lt "$end" ] || show_log_and_die "$name" "no answer within $RESTANTE_SERVICES_TIMEOUT s"
     sleep 0.2
   done
-  # What answered may be another server, to which ours has lost its port.
+  # The answer may come from another server, to which ours has lost its port.
   service_live "$name" >/dev/null || show_log_and_die "$name" "it ended while starting"
 }
 
 # PostgreSQL and OpenSearch refuse to run as root. For root, a user namespace shows them the uid of nobody while every
-# file stays root's own. Where root may not make one, as in many containers, they run as nobody, who then owns their
-# folders.
-# plain_user NAME PATH... : puts into PLAIN what to write before the server's command; it has to reach the paths.
+# file still belongs to root. Where root can't create one, as in many containers, they run as nobody, who then owns
+# their folders.
+# plain_user NAME PATH... : sets PLAIN to the prefix of the server's command; the command must be able to access the paths.
 PLAIN=()
 plain_user() {
   local name=$1 uid gid path; shift
@@ -204,8 +204,8 @@ ports_free() {
 find_port() { PORT=$(cat "$RUN/$1/port" 2>/dev/null) && [ -n "$PORT" ]; }
 
 # choose_port NAME AUTO : where to start it. RESTANTE_<NAME>_PORT is a port of your choice; with AUTO=1 it is a free one.
-# Without a choice a server comes back to the port that it had, so that clients find it again, and we find what it may
-# have left behind.
+# Otherwise a server gets the port that it had before, so that clients find it again, and we find what it may have left
+# behind.
 choose_port() {
   local name=$1 auto=$2 count=${PORT_COUNT[$1]} variable=RESTANTE_${1^^}_PORT
   if [ "$auto" = 1 ]; then
@@ -219,7 +219,7 @@ choose_port() {
   printf '%s\n' "$PORT" >"$RUN/$name/port"
 }
 
-# Tries ports at random, so that two who look at the same time find different ones.
+# Tries ports at random, so that two concurrent callers find different ones.
 free_port() {
   local try
   for ((try = 0; try < 100; try++)); do
@@ -241,7 +241,8 @@ need_free_ports() {
 }
 
 # --- installing ------------------------------------------------------------------------------------------------------
-# need_debian TEST PACKAGE... : Debian's packages, unless the test (a command and its arguments) says that all is there.
+# need_debian TEST PACKAGE... : installs Debian's packages, unless the test (a command and its arguments) finds that
+# they are there.
 need_debian() {
   local check=$1 sudo=(); shift
   ! $check || return 0
@@ -272,7 +273,7 @@ need_java() {
   esac
 }
 
-# assemble DIR POM : all jars of a pom and their dependencies, whole or not at all.
+# assemble DIR POM : all jars of a pom and their dependencies, all or nothing.
 assemble() {
   local dir=$1 pom=$2
   [ ! -f "$dir/.complete" ] || return 0

@@ -11,7 +11,7 @@ cassandra_install() {
   touch "$DL/cassandra-$CASSANDRA_VERSION/.complete"
 }
 
-# What the server reaches for inside the JDK (Java 17 hides it by default).
+# JDK internals that the server accesses (Java 17 hides them by default).
 CASSANDRA_JAVA_OPENS=(
   --add-exports=java.base/jdk.internal.misc=ALL-UNNAMED
   --add-exports=java.base/java.lang.ref=ALL-UNNAMED
@@ -51,7 +51,7 @@ CONF
     -Dcassandra.skip_wait_for_gossip_to_settle=0 -Dcassandra.ring_delay_ms=1
 }
 
-# cassandra_configure RUN DATA ADDRESS SEED,... : writes a node's configuration; what is particular to the service comes by
+# cassandra_configure RUN DATA ADDRESS SEED,... : writes a node's configuration; settings of the service are read from
 # standard input.
 cassandra_configure() {
   local run=$1 d=$2 address=$3 seeds storage=$((PORT + 1))

@@ -10,7 +10,7 @@ cassandra3_install() { (install_service cassandra); }
 
 cassandra3_start() {
   local n
-  # What is left of a cluster that has lost a node starts again with it.
+  # The rest of a cluster that has lost a node starts again with it.
   cassandra3_stop
   for n in "${CASSANDRA3_NODES[@]}"; do need_free_ports cassandra3 "$PORT" 3 "127.0.0.$n"; done
   need_free_ports cassandra3 $((PORT + 3)) 3
@@ -18,8 +18,8 @@ cassandra3_start() {
   for n in "${CASSANDRA3_NODES[@]}"; do cassandra3_node_start "$n"; done
 }
 
-# cassandra3_node_start NODE [replace] : every node is a seed and has its tokens from here, so they start side by side. One
-# that replaces another is neither: it takes over that one's tokens, and has its data from the others.
+# cassandra3_node_start NODE [replace] : every node is a seed and has its tokens from here, so they start concurrently. One
+# that replaces another is neither: it takes over that one's tokens, and streams its data from the others.
 cassandra3_node_start() {
   local n=$1 run=$RUN/cassandra3/$1 seeds=127.0.0.1,127.0.0.2,127.0.0.3 ring options=()
   ring="initial_token: $(cassandra3_tokens "$n")
@@ -78,7 +78,7 @@ cassandra3_stop() {
   wait
 }
 
-# What `node` does to one of them.
+# The actions of `node`.
 cassandra3_node() {
   local action=$1 n=$2 name=cassandra3/$2
   case $n in 1 | 2 | 3) ;; *) die "cassandra3 has the nodes 1, 2 and 3, and no '$n'" ;; esac
@@ -92,7 +92,7 @@ cassandra3_node() {
   esac
 }
 
-# An empty node takes the place of the one that had its address, and streams what the two others have.
+# An empty node replaces the one that had its address, and streams the data of the two others.
 cassandra3_node_replace() {
   stop_pid "cassandra3/$1" KILL 20
   rm -rf "$DATA/cassandra3/$1"
@@ -100,7 +100,7 @@ cassandra3_node_replace() {
   wait_ready "cassandra3/$1" cassandra3_node_ready "$1"
 }
 
-# cassandra3_tool NODE ARGUMENT... : what Cassandra calls nodetool.
+# cassandra3_tool NODE ARGUMENT... : Cassandra's nodetool.
 cassandra3_tool() {
   local n=$1 run=$RUN/cassandra3/$1; shift
   "$RESTANTE_SERVICES_JAVA" -Xmx128m "${CASSANDRA_JAVA_OPENS[@]}" -Dcassandra.config="file://$run/cassandra.yaml" \

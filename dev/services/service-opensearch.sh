@@ -1,6 +1,6 @@
 # OpenSearch from Maven, one node, no security plugin. The server's own start class runs it, with its bootstrap checks
-# and its security manager. What a release archive would add is made here: the modules' folders, each with a descriptor
-# and a security policy, and the configuration.
+# and its security manager. What a release archive would add is created here: the modules' folders, each with a
+# descriptor and a security policy, and the configuration.
 # Ports: HTTP, transport.
 # shellcheck shell=bash
 : "${RESTANTE_OPENSEARCH_HEAP:=1024m}"

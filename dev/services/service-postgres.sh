@@ -1,7 +1,7 @@
 # PostgreSQL from Debian, the newest that is installed. One database 'restante'; user and password are 'restante' too.
 # It speaks TLS, too, with a certificate of an authority for tests. The user restante_tls (password restante) may connect by TLS
-# alone, restante_certificate by its client certificate alone.
-# Its settings are PostgreSQL's own but for those below: it syncs as in earnest, so that what is measured is true.
+# only, restante_certificate by its client certificate only.
+# Its settings are PostgreSQL's own except for those below: it syncs as in production, so that measurements are realistic.
 # shellcheck shell=bash
 : "${RESTANTE_POSTGRES_SHARED_BUFFERS:=256MB}"
 
@@ -27,7 +27,7 @@ postgres_start() {
       -E UTF8 --locale=C --no-instructions >>"$run/log" 2>&1 || show_log_and_die postgres "initdb failed"
     sed -i '1i hostssl all restante_certificate all cert\nhostnossl all restante_tls all reject' "$d/pg_hba.conf"
   fi
-  # No Unix socket: its path may be longer than the 107 bytes that the kernel takes.
+  # No Unix socket: its path may be longer than the 107 bytes that the kernel accepts.
   spawn postgres "${PLAIN[@]}" "$PG_BIN/postgres" -D "$d" -p "$PORT" -h 127.0.0.1 -c unix_socket_directories= \
     -c ssl=on -c ssl_cert_file="$DATA/postgres/tls/server.pem" -c ssl_key_file="$DATA/postgres/tls/server.key" \
     -c ssl_ca_file="$DATA/postgres/tls/ca.pem" -c shared_buffers="$RESTANTE_POSTGRES_SHARED_BUFFERS" -c max_connections=200 -c max_wal_size=1GB

@@ -26,12 +26,13 @@ log.file = false
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 500MB
 CONF
-  # What can't be set above: when the queue of dead messages did not take one, it is tried again after this time, not after three minutes.
+  # What can't be set above: if the queue of dead messages did not accept one, it is retried after this time, not after three
+  # minutes.
   echo '[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].' >"$run/advanced.config"
   echo '[rabbitmq_management].' >"$run/enabled_plugins"
   rm -f "$run/beam.pid"
-  # `spawn` can't be used: the start script stays as parent of the Erlang VM, and the pid to record is the VM's own,
-  # which it writes to RABBITMQ_PID_FILE. As there, a signal is heard once the pid is on record.
+  # `spawn` can't be used: the start script remains as parent of the Erlang VM, and the pid to record is the VM's
+  # own, which it writes to RABBITMQ_PID_FILE. As there, a signal is handled once the pid is recorded.
   trap 'interrupted=1' INT TERM HUP
   rabbitmq_environment setsid $RABBIT_BIN/rabbitmq-server </dev/null >>"$run/log" 2>&1 9>&- &
   local end=$((SECONDS + 60))
@@ -44,7 +45,7 @@ CONF
   [ -z "$interrupted" ] || exit 130
 }
 
-# Everything that would else lie in the system's folders, moved.
+# Everything that would otherwise be in the system's folders, moved.
 rabbitmq_environment() {
   local run=$RUN/rabbitmq d=$DATA/rabbitmq
   env HOME="$d/home" RABBITMQ_NODENAME="restante$PORT@localhost" \
@@ -72,8 +73,8 @@ rabbitmq_stop() {
   rabbitmq_end_epmd
 }
 
-# The Erlang port mapper outlives the broker. The one on this port is ours alone, and it refuses to end while a node is
-# registered with it.
+# The Erlang port mapper outlives the broker. The one on this port is used by us only, and it refuses to end while a
+# node is registered with it.
 rabbitmq_end_epmd() {
   if have epmd && port_open 127.0.0.1 $((PORT + 3)); then
     ERL_EPMD_PORT=$((PORT + 3)) epmd -kill >/dev/null 2>&1 || true

@@ -1,5 +1,5 @@
 # An S3 server: the Versity S3 Gateway over a plain folder. Each object is a file, its metadata are extended attributes.
-# Quick to build, small, and its objects can be looked at with ls; `minio` is the bigger alternative.
+# Quick to build, small, and its objects can be inspected with ls; `minio` is the bigger alternative.
 # Access key 'restante', secret key 'restante-secret'.
 # shellcheck shell=bash
 VERSITYGW_VERSION=v1.8.0
@@ -12,7 +12,7 @@ s3_start() {
   local opts=()
   need_free_ports s3 "$PORT" 1
   mkdir -p "$DATA/s3/objects"
-  # Where extended attributes don't work (or can't be tried), the metadata go to a side folder.
+  # Where extended attributes don't work (or can't be tried), the metadata are stored in a side folder.
   if ! s3_xattr_works; then mkdir -p "$DATA/s3/meta"; opts=(--sidecar "$DATA/s3/meta"); fi
   spawn s3 "$DL/s3-$VERSITYGW_VERSION/versitygw" --port "127.0.0.1:$PORT" --region us-east-1 \
     --access restante --secret restante-secret --health /health --quiet posix "${opts[@]}" "$DATA/s3/objects"
@@ -25,7 +25,7 @@ os.removexattr(sys.argv[1], "user.restante")
 PY
 }
 s3_ready() { curl -sf -m 2 "http://127.0.0.1:$PORT/health" && s3_bucket; }
-# Makes the bucket that RESTANTE_S3_BUCKET names, if it is not there.
+# Creates the bucket that RESTANTE_S3_BUCKET names, if it does not exist.
 s3_bucket() {
   local of_nothing=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   curl -s -m 5 -o /dev/null -X PUT -H "x-amz-content-sha256: $of_nothing" --aws-sigv4 aws:amz:us-east-1:s3 \

@@ -79,7 +79,7 @@ def s3(prefix="RESTANTE_S3"):
     assert got["Body"].read() == body and got["Metadata"] == {"kind": "blob"}
     part = c.get_object(Bucket="smoke", Key="a/b/one", Range="bytes=10-19")["Body"].read()
     assert part == body[10:20]
-    # Write only if absent: what a content-addressed store wants.
+    # Write only if absent: needed by a content-addressed store.
     try:
         c.put_object(Bucket="smoke", Key="a/b/one", Body=b"x", IfNoneMatch="*")
         conditional = "ignored"

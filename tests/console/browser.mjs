@@ -29,7 +29,7 @@ export async function open(browser, url, options = {}) {
   page.on("pageerror", (error) => problems.push(`error: ${error.stack ?? error}`));
   page.on("requestfailed", (request) => {
     const why = request.failure()?.errorText;
-    // A page that is left ends what it is waiting for.
+    // Leaving a page cancels its pending requests.
     if (why !== "net::ERR_ABORTED") problems.push(`failed: ${request.url()} ${why}`);
   });
   page.on("response", (response) => {

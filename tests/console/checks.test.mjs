@@ -1,4 +1,4 @@
-// Uses the pages of what checks found, as operators do: mail in quarantine, and what DMARC says of domains.
+// Uses the pages of what checks found, as operators do: mail in quarantine, and DMARC results of domains.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -31,7 +31,7 @@ before(async () => {
   await addAccount(server, ANNA, "correct horse");
   for (const subject of ["An invoice", "A <b>parcel</b>", "A prize"]) assert.match(await send(smtp, ANNA, message(subject, "bad.example"), "bob@bad.example"), /^250 /);
   assert.match(await send(smtp, ANNA, message("plain", "good.example", "a.txt"), "bob@good.example"), /^250 /);
-  // What DMARC found is written when the server stops, and else each minute.
+  // DMARC results are written when the server stops, and otherwise each minute.
   await server.stop();
   await server.start();
 });
@@ -127,7 +127,7 @@ test("operators look into the quarantine, release and drop", TIMEOUT, async (t) 
   await page.keyboard.press("Enter");
   await rows.filter({ hasText: "An invoice" }).waitFor();
 
-  // Who did it is among the deliveries.
+  // The operator is named among the deliveries.
   await page.goto(`${server.url}/#/mail`);
   const deliveries = page.locator("#deliveries-rows tr");
   await deliveries.filter({ hasText: "dropped" }).filter({ hasText: "by the console over HTTP" }).waitFor();

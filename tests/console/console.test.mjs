@@ -385,7 +385,7 @@ test("with a token the page asks for it, once", TIMEOUT, async (t) => {
   await page.reload();
   await isReady(page);
   assert.ok(!(await page.locator("#ask-token").isVisible()), "the tab remembers it");
-  // Reloading ends requests that are under way.
+  // Reloading cancels pending requests.
   const unexpected = problems.filter((each) => !/401|ERR_ABORTED/.test(each));
   assert.deepEqual(unexpected, []);
   const other = await visit(t, "", {}, guarded);
@@ -428,7 +428,7 @@ test("the page shows when a server stops and when it is back", TIMEOUT, async (t
   await mortal.publish(CHAT, "before");
   const { page } = await visit(t, "", {}, mortal);
   await isReady(page);
-  await sleep(1_100); // the tail knows by the second what was there before it
+  await sleep(1_100); // the tail knows by the second which messages are older
   const tail = await visit(t, `#/messages?topic=${encodeURIComponent(CHAT)}`, {}, mortal);
   await waitForRows(tail.page, 1);
   await tail.page.keyboard.press("l");

@@ -1,4 +1,4 @@
-// A name server that knows the TXT records of a test, and says of every other name that it does not exist (RFC 1035).
+// A name server that knows the TXT records of a test, and answers for every other name that it does not exist (RFC 1035).
 
 import { createSocket } from "node:dgram";
 

@@ -1,4 +1,4 @@
-// Accounts, and mail that comes in by LMTP and SMTP.
+// Accounts, and mail that is delivered by LMTP and SMTP.
 
 import { createServer, connect } from "node:net";
 import { createInterface } from "node:readline";

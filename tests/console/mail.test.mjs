@@ -71,7 +71,7 @@ test("mail is shown at a glance", TIMEOUT, async (t) => {
   await page.locator("#errors-rows tr", { hasText: "JMAP Email/get: invalidArguments" }).waitFor();
   await page.locator("#plot-request canvas").waitFor();
   await page.locator("#plot-requests canvas").waitFor();
-  // The count of accounts and emails follows within a minute; the lists are there at once.
+  // The count of accounts and emails follows within a minute; the lists are updated at once.
   await page.locator("#accounts-rows tr", { hasText: ANNA }).filter({ hasText: "5 emails" }).filter({ hasText: "of 5.0 MB" }).waitFor();
   await page.locator("#accounts-rows tr", { hasText: "bert@example.org" }).filter({ hasText: "disabled" }).waitFor();
   assert.deepEqual(problems, []);

@@ -1,4 +1,5 @@
-//! Copies of files for a backup: of those that never change another name, of the others their bytes up to a length.
+//! Copies of files for a backup: a file that never changes gets a second name; of the others, the bytes up to a length are
+//! copied.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,14 +10,14 @@ use std::{
 
 use crate::Error;
 
-/// The folder of a backup that has what waits in the spool of an archive.
+/// The folder of a backup with the messages that wait in the spool of an archive.
 pub const SPOOL: &str = "spool";
-/// The folder of a backup that has the second archive of a tandem.
+/// The folder of a backup with the second archive of a tandem.
 pub const SECOND: &str = "second";
-/// The folder of a backup that has what waits for the second archive of a tandem.
+/// The folder of a backup with the messages that wait for the second archive of a tandem.
 pub const SECOND_SPOOL: &str = "second-spool";
 
-/// What is read and written at once.
+/// Bytes that are read and written at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// How much of a file belongs to a copy.
@@ -24,11 +25,11 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) enum Extent {
     /// All of it, and it never changes.
     Whole,
-    /// So many bytes; more may follow them by now.
+    /// This many bytes; more may have been appended since.
     Bytes(u64),
 }
 
-/// Fails unless there is a folder, and nothing in it but the parts that were copied before the engine's.
+/// Fails unless the folder exists and contains only the parts that were copied before the engine's.
 pub(crate) fn require_empty(folder: &Path) -> Result<(), Error> {
     let failed = |error| Error::io("read", folder.display(), error);
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -54,7 +55,7 @@ fn taken(folder: &Path) -> Error {
     Error::conflict(what)
 }
 
-/// The error of a copy that was removed while it was made.
+/// The error of a copy that was removed while it was being written.
 #[cfg(feature = "sqlite")]
 pub(crate) fn removed(file: &Path) -> Error {
     let what = format!("the copy was removed while it was made: {}", file.display());
@@ -66,13 +67,13 @@ pub(crate) fn remove_empty(folder: &Path) -> Result<(), Error> {
     fs::remove_dir(folder).map_err(|error| Error::io("remove", folder.display(), error))
 }
 
-/// Makes what was created in a folder durable.
+/// Makes the files and folders created in a folder durable.
 pub(crate) fn sync(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| Error::io("sync", folder.display(), error))
 }
 
-/// Copies a file, synced. One that never changes gets a second name instead where the disk can do that.
+/// Copies a file, synced. A file that never changes gets a second name (a hard link) instead where the disk supports it.
 pub(crate) fn copy(from: &Path, to: &Path, extent: Extent) -> io::Result<()> {
     match extent {
         Extent::Whole => match fs::hard_link(from, to) {
@@ -94,7 +95,7 @@ pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Copies the files of a folder, which don't change any more, without its subfolders.
+/// Copies the files of a folder that no longer change, without its subfolders.
 pub(crate) fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -107,7 +108,7 @@ pub(crate) fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> boo
     File::open(to)?.sync_all()
 }
 
-/// Copies what a folder's files have now, also while they are written to.
+/// Copies what a folder's files contain now, even while they are being written to.
 pub(crate) fn copy_files_as_they_are(
     from: &Path,
     to: &Path,
@@ -132,7 +133,7 @@ fn files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(files)
 }
 
-/// Copies the first `len` bytes of a file, which has them, or all that it has.
+/// Copies the first `len` bytes of a file, which has at least that many, or all of it.
 fn copy_bytes(from: &Path, to: &Path, len: Option<u64>) -> io::Result<()> {
     let from = File::open(from)?;
     let to = OpenOptions::new().write(true).create_new(true).open(to)?;
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Removes the copy when the second piece is read.
+    /// Removes the copy while the second piece is read.
     struct Remover<'a> {
         copy: &'a Path,
         reads: u32,

@@ -7,7 +7,7 @@ use crate::{Error, url::without_password};
 /// The parameters that a URL may have.
 const PARAMETERS: [&str; 5] = ["datacenter", "sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// The place of an archive in a Cassandra cluster: `cassandra://[user[:password]@]host[:port],.../keyspace`, with `datacenter`,
+/// The location of an archive in a Cassandra cluster: `cassandra://[user[:password]@]host[:port],.../keyspace`, with `datacenter`,
 /// `sslmode`, `sslrootcert`, `sslcert` and `sslkey` as parameters. It is never shown with its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CassandraUrl(Box<Parts>);
@@ -18,15 +18,15 @@ struct Parts {
     nodes: Vec<String>,
     keyspace: String,
     user: Option<String>,
-    /// Of the URL, percent-decoded by who connects.
+    /// From the URL; percent-decoded when connecting.
     password: Option<String>,
-    /// For a URL without one.
+    /// Used when the URL has no password.
     password_beside: Option<String>,
     parameters: BTreeMap<String, String>,
 }
 
 impl CassandraUrl {
-    /// The nodes that are asked for all others: each a host, or a host and a port.
+    /// The nodes to contact first, which know all others: each a host, or a host and a port.
     pub fn nodes(&self) -> &[String] {
         &self.0.nodes
     }
@@ -47,14 +47,14 @@ impl CassandraUrl {
         Ok(other)
     }
 
-    /// The same place with a password, which counts unless the URL has its own. It is never shown.
+    /// The same location with a password, which is used unless the URL has its own. It is never shown.
     #[must_use]
     pub fn with_password(mut self, password: String) -> Self {
         self.0.password_beside = Some(password);
         self
     }
 
-    /// The URL with its password, for programs and not for display.
+    /// The URL with its password, for connecting and not for display.
     pub fn connection(&self) -> String {
         self.text(self.0.password.as_deref().map(|password| format!(":{password}")))
     }
@@ -78,19 +78,19 @@ impl CassandraUrl {
         self.0.parameters.get(name).map(String::as_str)
     }
 
-    /// The user as the URL has it.
+    /// The user as written in the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn user(&self) -> Option<&str> {
         self.0.user.as_deref()
     }
 
-    /// The password as the URL has it.
+    /// The password as written in the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn password(&self) -> Option<&str> {
         self.0.password.as_deref()
     }
 
-    /// The password beside the URL.
+    /// The password from outside the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn password_beside(&self) -> Option<&str> {
         self.0.password_beside.as_deref()

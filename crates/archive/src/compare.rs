@@ -1,7 +1,7 @@
 //! Compares two archives: first by fingerprints of short ranges of time, then message by message where those differ.
 //!
-//! A range's fingerprint is the number of its messages and the sum of a keyed 128-bit hash over each. The sum doesn't depend
-//! on the order, so each side is read once, at its own pace, and nothing is kept but the ranges that differ.
+//! A range's fingerprint is the number of its messages and the sum of a keyed 128-bit hash over each. The sum doesn't depend on
+//! the order, so each side is read once, at its own pace, and only the ranges that differ are remembered.
 
 use std::{
     collections::VecDeque,
@@ -15,8 +15,8 @@ use crate::{Archive, Error, Page, TimeRange, Walk};
 
 /// Length of a range that has a fingerprint of its own. Short, so that little is read twice when a message is missing.
 const RANGE_NANOS: i64 = 3_600 * NANOS_PER_SECOND;
-/// Ranges that are remembered as different; neighbours count as one. Beyond that the last one grows, and what lies between
-/// is looked at as well.
+/// The most ranges that are remembered as different; adjacent ones count as one. After that the last one grows, and the ranges in
+/// between are compared too.
 const RANGES_MAX: usize = 4_096;
 
 /// What is compared.
@@ -26,7 +26,7 @@ pub struct Scope {
     pub range: TimeRange,
     /// Whether channel, topic and body are compared too, not only timestamp and hash. Every body is read then.
     pub bodies: bool,
-    /// Makes the hash unpredictable: with its knowledge one could send messages whose sums are equal.
+    /// Makes the hash unpredictable: with it, one could send messages whose sums are equal.
     pub seed: u64,
 }
 
@@ -57,9 +57,9 @@ pub struct Difference {
 /// How a message differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DifferenceKind {
-    /// The second archive lacks it.
+    /// Missing in the second archive.
     OnlyInA,
-    /// The first archive lacks it.
+    /// Missing in the first archive.
     OnlyInB,
     /// Both have it, with another channel, topic or body.
     Differs,
@@ -75,7 +75,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// A comparison of what lies in the scope.
+    /// A comparison of the messages in the scope.
     pub fn new(a: &'a dyn Archive, b: &'a dyn Archive, scope: Scope) -> Self {
         let side = |archive| Side { entries: Entries::new(archive, scope), found: None, messages: 0 };
         Self { a: side(a), b: side(b), scope, differing: Vec::new() }
@@ -94,7 +94,7 @@ impl<'a> Comparison<'a> {
         Ok(true)
     }
 
-    /// Messages of each archive until now.
+    /// Messages of each archive so far.
     pub fn messages(&self) -> (u64, u64) {
         (self.a.messages, self.b.messages)
     }
@@ -192,7 +192,7 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// The number of the next range that has messages.
+    /// Finds the number of the next range that has messages.
     async fn look(&mut self) -> Result<Option<i64>, Error> {
         if self.found.is_none() {
             self.found = self.read().await?;
@@ -215,7 +215,7 @@ impl Side<'_> {
         Ok(Some((number, fingerprint)))
     }
 
-    /// The fingerprint of a range: that of no messages when the next range is a later one.
+    /// The fingerprint of a range: that of no messages if the next range is a later one.
     fn take(&mut self, number: i64) -> Fingerprint {
         match self.found {
             Some((found, fingerprint)) if found == number => {
@@ -227,7 +227,7 @@ impl Side<'_> {
     }
 }
 
-/// What is compared of a message.
+/// The compared parts of a message.
 #[derive(Clone, Copy)]
 struct Entry {
     key: Key,
@@ -270,7 +270,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// The keyed hash: two of 64 bits with keys of their own.
+/// The keyed hash: two 64-bit hashes with separate keys.
 struct Digest {
     halves: [FixedState; 2],
     bodies: bool,

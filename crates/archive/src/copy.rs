@@ -1,4 +1,4 @@
-//! Copies the messages of one archive to another, with any engines.
+//! Copies the messages of one archive to another, whatever their engines.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::{Appended, Archive, Error, Message, Page, Query, Walk};
 
 /// Messages that are read at once. A page is also bounded by [`crate::PAGE_BYTES_MAX`], and two of them are in memory.
 const PAGE_ROWS: usize = 8_000;
-/// Appends of one page that are under way at the same time: what lets an engine with several connections use them.
+/// Appends of one page that run at the same time, so that an engine with several connections can use them.
 const APPENDS_IN_FLIGHT: usize = 4;
 
 /// A range of time, open where it has no bound.
@@ -33,7 +33,7 @@ impl TimeRange {
     }
 }
 
-/// How far a copy has come.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Messages that were stored.
@@ -48,7 +48,7 @@ pub struct Copied {
 
 /// Copies messages in the archive's order, page by page: while one page is written, the next one is read.
 ///
-/// Messages that come while it runs are copied when their place in the order still lies ahead; those with an older
+/// Messages that arrive meanwhile are copied if their position in the order has not been reached yet; those with an older
 /// timestamp are not. Copying again, or [`crate::Comparison`], finds them.
 pub struct Copier<'a> {
     from: &'a dyn Archive,
@@ -59,13 +59,13 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy of what lies in `range`, which continues after `begun`, where an earlier one ended.
+    /// A copy of the messages in `range`, which continues after `begun`, where an earlier one ended.
     pub fn new(from: &'a dyn Archive, to: &'a dyn Archive, range: TimeRange, begun: Copied) -> Self {
         let query = Query { cursor: begun.after.map(Cursor::At), ..range.to_query() };
         Self { from, to, walk: Walk::new(query), ahead: None, copied: begun }
     }
 
-    /// How far the copy has come, earlier ones included.
+    /// The progress of the copy, earlier ones included.
     pub fn copied(&self) -> Copied {
         self.copied
     }
@@ -73,8 +73,7 @@ impl<'a> Copier<'a> {
     /// Copies one page and returns when it is durable; `false` when nothing was left to copy.
     ///
     /// # Errors
-    /// Those of [`Archive::query`] and [`Archive::append`]. The copy is over then: begin another one, from
-    /// [`Copier::copied`].
+    /// Those of [`Archive::query`] and [`Archive::append`]. The copy is over then: begin another one from [`Copier::copied`].
     pub async fn step(&mut self) -> Result<bool, Error> {
         let page = match self.ahead.take() {
             Some(page) => page,
@@ -103,10 +102,10 @@ impl std::fmt::Debug for Copier<'_> {
     }
 }
 
-/// Copies the messages with these hashes; gives how many were stored and how many were there already.
+/// Copies the messages with these hashes; returns how many were stored and how many were duplicates.
 ///
 /// # Errors
-/// Those of [`Archive::query`] and [`Archive::append`]; at most [`crate::HASHES_MAX`] keys are taken.
+/// Those of [`Archive::query`] and [`Archive::append`]; at most [`crate::HASHES_MAX`] keys are accepted.
 pub async fn copy_keys(from: &dyn Archive, to: &dyn Archive, keys: &[Key]) -> Result<(u64, u64), Error> {
     if keys.is_empty() {
         return Ok((0, 0)); // a query without hashes would ask for everything
@@ -122,7 +121,7 @@ pub async fn copy_keys(from: &dyn Archive, to: &dyn Archive, keys: &[Key]) -> Re
     Ok((stored, duplicates))
 }
 
-/// The place of a page's last row, also when its record is damaged.
+/// The key of a page's last row, even if its record is damaged.
 fn last_key(page: &Page) -> Option<Key> {
     match page.next {
         Some(Cursor::At(key)) => Some(key),
@@ -130,7 +129,7 @@ fn last_key(page: &Page) -> Option<Key> {
     }
 }
 
-/// The rows of a page as messages of their own. A name that many of them have is made once.
+/// The rows of a page as owned messages. A name that occurs in many of them is allocated once.
 fn messages_of(page: &Page) -> Vec<Message> {
     let mut names: HashMap<&str, Arc<str>> = HashMap::new();
     let mut messages = Vec::with_capacity(page.len());
@@ -147,7 +146,7 @@ fn messages_of(page: &Page) -> Vec<Message> {
     messages
 }
 
-/// Appends the messages in [`APPENDS_IN_FLIGHT`] parts at once; gives how many were stored and how many were duplicates.
+/// Appends the messages in [`APPENDS_IN_FLIGHT`] concurrent parts; returns how many were stored and how many were duplicates.
 async fn append_all(to: &dyn Archive, mut messages: Vec<Message>) -> Result<(u64, u64), Error> {
     let part_len = messages.len().div_ceil(APPENDS_IN_FLIGHT);
     let mut part = || {
@@ -195,7 +194,7 @@ mod tests {
         }
     }
 
-    /// An archive with so many messages, in appends of at most 10,000.
+    /// An archive with `count` messages, in appends of at most 10,000.
     async fn filled(count: u32) -> Opened {
         let opened = archive();
         for first in (0..count).step_by(10_000) {

@@ -17,14 +17,14 @@ use tracing::{info, warn};
 
 use crate::Error;
 
-/// A full disk is logged once in this time at most, however many writes fail.
+/// A full disk is logged at most once in this time, however many writes fail.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// With so much space a disk no longer counts as full: enough for a message of any size.
+/// With this much space a disk no longer counts as full: enough for a message of any size.
 const ROOM_BYTES: u64 = 1 << 20;
-/// With less space than this a disk counts as full when the archive is opened, before the first write has tried.
+/// With less space than this a disk counts as full when the archive is opened, before the first write was tried.
 const FULL_BYTES: u64 = 64 << 10;
 
-/// What `GET /health` says.
+/// The text in `GET /health`.
 const PROBLEM: &str = "the disk is full: messages are refused; queries, exports and pruning work: free some space on \
                        the disk, or prune the archive";
 
@@ -33,13 +33,13 @@ pub(crate) fn has_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The bytes that may still be written to the disk of a path; `None` when the system does not say.
+/// The bytes that may still be written to the disk of a path; `None` if unknown.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(path).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// The size of the disk of a path; `None` when the system does not say.
+/// The size of the disk of a path; `None` if unknown.
 pub(crate) fn disk_bytes(path: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(path).ok()?;
     Some(disk.f_blocks.saturating_mul(disk.f_frsize)).filter(|bytes| *bytes > 0)
@@ -60,15 +60,15 @@ impl LogLimit {
     }
 }
 
-/// Whether the archive's disk is full, as the last writes found it.
+/// Whether the archive's disk is full, according to the last writes.
 pub(crate) struct DiskFull {
-    /// Any path on the disk; `None` where a write that succeeds is the only sign of space.
+    /// Any path on the disk; `None` where only a successful write shows that there is space.
     path: Option<PathBuf>,
-    /// Read before each look at the disk, so that a disk with space costs nothing.
+    /// Read before the disk is checked, so that a disk with space costs nothing.
     is_full: AtomicBool,
     since: Mutex<Option<Timestamp>>,
     lines: LogLimit,
-    /// Whether the log says that the disk is full, and not yet that it has space again.
+    /// Whether the full disk was logged, but not yet that there is space again.
     is_logged: AtomicBool,
     clock: Arc<dyn Clock>,
     gauge: Gauge,
@@ -117,7 +117,7 @@ impl DiskFull {
         }
     }
 
-    /// Looks whether a disk that was full has space again. Call it after a write that succeeded.
+    /// Checks whether a disk that was full has space again. Call it after a write that succeeded.
     pub(crate) fn look(&self) {
         if !self.is_full() {
             return;
@@ -137,14 +137,14 @@ impl DiskFull {
         }
     }
 
-    /// Asks the system, which answers from memory, whether a disk that was full has space again.
+    /// Checks with the system, which answers from memory, whether a disk that was full has space again.
     pub(crate) fn refresh(&self) {
         if self.path.is_some() {
             self.look();
         }
     }
 
-    /// What is wrong, and since when; `None` when the disk has space, as far as it is known.
+    /// The problem, and since when; `None` when the disk has space, as far as is known.
     pub(crate) fn problem(&self) -> Option<(String, Timestamp)> {
         self.refresh();
         let since = *self.since.lock();

@@ -1,4 +1,4 @@
-//! Group commit: a bounded queue of appends, from which a writer takes everything that waits, so that batches grow with the load.
+//! Group commit: a bounded queue of appends, from which a writer takes all waiting appends, so that batches grow with the load.
 
 use tokio::sync::mpsc;
 
@@ -8,7 +8,7 @@ use crate::{
     waiting::{Answer, Append, MemoryBudget, batch_bytes, closed},
 };
 
-/// Appends that wait at most, beside the bound of their bytes.
+/// The most appends that wait; their bytes are bounded too.
 const APPENDS_WAITING_MAX: usize = 4_096;
 /// An entry of the queue.
 enum Item {
@@ -16,28 +16,28 @@ enum Item {
     Close,
 }
 
-/// Where appends come in.
+/// The sending end of the queue.
 pub(crate) struct Queue {
     sender: mpsc::Sender<Item>,
     budget: MemoryBudget,
 }
 
-/// Where a writer takes them out.
+/// The receiving end of the queue, for a writer.
 pub(crate) struct Waiting {
     receiver: mpsc::Receiver<Item>,
-    /// What did not fit into the last group.
+    /// The append that did not fit into the last group.
     next: Option<Append>,
     is_closed: bool,
 }
 
-/// How large a group gets.
+/// The limits of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupLimit {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
 }
 
-/// A queue that holds at most so many bytes of messages.
+/// A queue that holds at most this many bytes of messages.
 pub(crate) fn queue(bytes_max: usize) -> (Queue, Waiting) {
     let (sender, receiver) = mpsc::channel(APPENDS_WAITING_MAX);
     let queue = Queue { sender, budget: MemoryBudget::new(bytes_max) };
@@ -45,7 +45,7 @@ pub(crate) fn queue(bytes_max: usize) -> (Queue, Waiting) {
 }
 
 impl Queue {
-    /// Waits for space, has a batch stored and gives its answer.
+    /// Waits for space, queues a batch and waits for its result.
     pub(crate) async fn append(&self, messages: Vec<Message>) -> Answer {
         check_batch(&messages)?;
         if messages.is_empty() {
@@ -56,7 +56,7 @@ impl Queue {
         answered.await.map_err(|_| closed())?
     }
 
-    /// Takes no more appends and has the writers end once they have stored what was taken.
+    /// Accepts no more appends, and ends the writers once they have stored those that are queued.
     pub(crate) async fn close(&self) {
         self.budget.close();
         let _ = self.sender.send(Item::Close).await; // a writer that has ended needs no request
@@ -88,7 +88,7 @@ impl Waiting {
         self.begin_with(item, limit)
     }
 
-    /// What need not be waited for: what did not fit into the last group, or the end.
+    /// What is available without waiting: the append that did not fit into the last group, or the end.
     fn at_hand(&mut self) -> Option<Item> {
         let next = self.next.take().map(Item::Append);
         next.or(self.is_closed.then_some(Item::Close))
@@ -130,7 +130,7 @@ impl Waiting {
     }
 }
 
-/// Answers each append of a group with its part of the answers, or with the error of all.
+/// Answers each append of a group with its part of the answers, or with the common error.
 pub(crate) fn answer_all(group: Vec<Append>, result: Answer) {
     match result {
         Ok(answers) => {

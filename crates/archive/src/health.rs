@@ -1,19 +1,19 @@
 use restante_core::Timestamp;
 
-/// How an archive is.
+/// The health of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong, for people; `None` when the engine does its work.
+    /// What is wrong, for people; `None` when the engine works.
     pub problem: Option<String>,
-    /// Since when it is so.
+    /// Since when.
     pub since: Option<Timestamp>,
-    /// What is damaged or lost, for people, though the engine does its work with what is left.
+    /// What is damaged or lost, for people, though the engine works with the rest.
     pub damage: Option<String>,
-    /// Messages in the spool, which wait for the engine.
+    /// Messages in the spool that wait for the engine.
     pub spooled_messages: u64,
-    /// Bytes that the spool takes on disk.
+    /// Bytes of the spool on disk.
     pub spooled_bytes: u64,
-    /// How the second archive of a tandem follows; `None` without one.
+    /// The state of the second archive of a tandem; `None` without one.
     pub following: Option<Following>,
 }
 
@@ -24,13 +24,13 @@ pub struct Following {
     pub engine: &'static str,
     /// What is wrong, for people; `None` when it follows.
     pub problem: Option<String>,
-    /// Since when it is so.
+    /// Since when.
     pub since: Option<Timestamp>,
     /// Whether it has given up: messages are missing in the second.
     pub is_stopped: bool,
     /// Messages that the second does not have yet.
     pub messages: u64,
-    /// Bytes that they take on disk.
+    /// Their bytes on disk.
     pub bytes: u64,
     /// The oldest timestamp among them.
     pub oldest: Option<Timestamp>,

@@ -1,7 +1,7 @@
-//! The archive: what arrived, kept in one total order and handed over by time range, topic, bloom filter or hash.
+//! The archive: stores messages in one total order and returns them by time range, topic, bloom filter or hash.
 //!
-//! [`Archive`] is the contract that every engine keeps, [`Upkeep`] is what operators need beside it. [`open`] chooses an
-//! engine by URL. Each sentence of the contract is a named test that runs on every engine: see `tests/conformance`.
+//! [`Archive`] is the contract that every engine implements, [`Upkeep`] serves operators. [`open`] chooses an engine by URL. Each
+//! sentence of the contract has a named test that runs on every engine: see `tests/conformance`.
 //!
 //! ```
 //! # async fn example() -> Result<(), restante_archive::Error> {
@@ -92,7 +92,7 @@ pub use postgres::statements as postgres_statements;
 /// The most messages that one [`Archive::append`] takes.
 pub const APPEND_MESSAGES_MAX: usize = 10_000;
 
-/// Keeps messages and answers queries about them.
+/// Stores messages and answers queries about them.
 ///
 /// **Order.** All messages are in one total order, (timestamp, message hash) ascending, the same on every engine. That
 /// pair is a message's identity: a hash is expected to cover its timestamp, as the Waku message hash does.
@@ -100,21 +100,21 @@ pub const APPEND_MESSAGES_MAX: usize = 10_000;
 pub trait Archive: Send + Sync + 'static {
     /// Stores messages and returns when they are durable.
     ///
-    /// - *Durable*: what was answered with success survives the process and a power cut.
-    /// - *Idempotent*: a message that is already there, or occurs twice in the batch, is answered
-    ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers are in the order of
-    ///   the messages. In Cassandra, two servers that are given the same new message within milliseconds may both answer
-    ///   [`Appended::Stored`]; it is stored once, and all readers see the same body. In PostgreSQL, when the connection is lost
-    ///   before the answer of a commit, messages that were there already may be answered [`Appended::Stored`], too.
-    /// - *Visible*: a query that starts after the answer sees the messages, but for those that were answered
+    /// - *Durable*: a message that was acknowledged survives a crash of the process and a power cut.
+    /// - *Idempotent*: a message that is already stored, or occurs twice in the batch, is answered with [`Appended::Duplicate`]
+    ///   and changes nothing, not even if its body differs. The answers are in the order of the messages. In Cassandra, two
+    ///   servers that receive the same new message within milliseconds may both answer [`Appended::Stored`]; it is stored once,
+    ///   and all readers see the same body. In PostgreSQL, when the connection is lost before the answer to a commit, messages
+    ///   that were already stored may be answered with [`Appended::Stored`], too.
+    /// - *Visible*: a query that starts after the answer sees the messages, except those that were answered with
     ///   [`Appended::Spooled`].
     ///
     /// # Errors
     /// - `Invalid`: more than [`APPEND_MESSAGES_MAX`] messages, a body over [`BODY_BYTES_MAX`], or a channel or topic over
     ///   [`CHANNEL_BYTES_MAX`] or [`TOPIC_BYTES_MAX`]; nothing was stored.
-    /// - `Full`: no space; nothing of the batch is promised, later appends may succeed.
-    /// - `Unavailable`: the engine can't write now. After a failed sync the `log` engine answers this until it is opened
-    ///   again, because it is unknown what the disk has kept.
+    /// - `Full`: no space; nothing of the batch is guaranteed to be stored, later appends may succeed.
+    /// - `Unavailable`: the engine can't write now. After a failed sync the `log` engine returns this until it is opened again,
+    ///   because it is unknown what the disk has kept.
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error>;
 
     /// One page of the messages that match.
@@ -126,13 +126,13 @@ pub trait Archive: Send + Sync + 'static {
     /// - A page has at most `limit` rows, and fewer when the matches end or the page reaches [`PAGE_BYTES_MAX`]; at least
     ///   one row if there is a match. [`Page::next`] is set when, and only when, more matches remain in the query's
     ///   direction.
-    /// - *Exactly once*: walking from page to page by `next` gives every message that was stored when the walk began, and
-    ///   not removed since, exactly once, also while others append.
-    /// - *Cost follows the answer*: a page costs the same however many messages the archive holds.
+    /// - *Exactly once*: walking from page to page with `next` returns every message that was stored when the walk began, and was
+    ///   not removed since, exactly once, even while others append.
+    /// - *Cost*: the cost of a page depends on its rows, not on how many messages the archive holds.
     ///
     /// # Errors
     /// - `Invalid`: a limit of 0 or above [`PAGE_ROWS_MAX`], or more than [`HASHES_MAX`] hashes.
-    /// - `NotFound`: the cursor names a message that isn't archived.
-    /// - `Unavailable`: the engine can't answer now. `Corrupt`: it knows that it can't answer completely.
+    /// - `NotFound`: the cursor's message isn't archived.
+    /// - `Unavailable`: the engine can't answer now. `Corrupt`: the engine knows that its answer would be incomplete.
     async fn query(&self, query: &Query) -> Result<Page, Error>;
 }

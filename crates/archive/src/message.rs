@@ -5,14 +5,14 @@ use restante_core::{Key, MessageHash, Timestamp};
 
 use crate::{APPEND_MESSAGES_MAX, Error};
 
-/// The longest body in bytes: above what any door takes, low enough that a segment can't overflow.
+/// The longest body in bytes: more than any door accepts, low enough that a segment can't overflow.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// The longest channel name in bytes.
 pub const CHANNEL_BYTES_MAX: usize = 1024;
 /// The longest topic in bytes.
 pub const TOPIC_BYTES_MAX: usize = 4096;
 
-/// A message as the archive keeps it. The body is what arrived on the wire and is never decoded here.
+/// A message as the archive stores it. The body is what arrived on the wire and is never decoded here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The identity of the message; it is expected to cover the timestamp.
@@ -28,12 +28,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// The message's place in the total order, which is also its identity.
+    /// The message's position in the total order, which is also its identity.
     pub fn key(&self) -> Key {
         Key { timestamp: self.timestamp, message_hash: self.message_hash }
     }
 
-    /// Checks the bounds that [`crate::Archive::append`] promises.
+    /// Checks the limits of [`crate::Archive::append`].
     fn check_bounds(&self) -> Result<(), Error> {
         let parts = [
             ("body", self.body.len(), BODY_BYTES_MAX),
@@ -51,7 +51,7 @@ impl Message {
     }
 }
 
-/// Checks the bounds of a batch and of its messages.
+/// Checks the limits of a batch and of its messages.
 pub(crate) fn check_batch(messages: &[Message]) -> Result<(), Error> {
     if messages.len() > APPEND_MESSAGES_MAX {
         let len = messages.len();
@@ -60,15 +60,15 @@ pub(crate) fn check_batch(messages: &[Message]) -> Result<(), Error> {
     messages.iter().try_for_each(Message::check_bounds)
 }
 
-/// What became of an appended message.
+/// The outcome for an appended message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Appended {
     /// It is stored now.
     Stored,
-    /// It was already there; nothing changed.
+    /// It was already stored; nothing changed.
     Duplicate,
-    /// The engine is away. The message is durable in the spool, and will be stored once the engine is back; until then no
-    /// query sees it.
+    /// The engine is unavailable. The message is durable in the spool, and will be stored once the engine is available again;
+    /// until then no query sees it.
     Spooled,
 }
 

@@ -31,7 +31,7 @@ pub struct Metrics {
     pub(crate) tandem: TandemMetrics,
 }
 
-/// What a spool counts, and whether the engine behind it is there.
+/// The counters of a spool, and whether its engine is available.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpoolMetrics {
     pub(crate) up: Gauge,
@@ -44,7 +44,7 @@ pub(crate) struct SpoolMetrics {
 }
 
 impl SpoolMetrics {
-    /// Those of an engine that was not found away yet.
+    /// Those of an engine that has not been unavailable yet.
     fn new() -> Self {
         let metrics = Self::default();
         metrics.up.set(1);
@@ -68,7 +68,7 @@ impl SpoolMetrics {
     }
 }
 
-/// What a tandem counts.
+/// The counters of a tandem.
 #[derive(Clone, Debug)]
 pub(crate) struct TandemMetrics {
     pub(crate) spool: SpoolMetrics,

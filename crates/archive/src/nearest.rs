@@ -8,14 +8,14 @@ use std::{
 
 use crate::{EngineUrl, Error, log};
 
-/// Levels below the named place, and below each folder above it, that are searched.
+/// Levels below the given path, and below each folder above it, that are searched.
 const LEVELS_BELOW_MAX: usize = 3;
-/// Folders above the named place that are searched.
+/// Folders above the given path that are searched.
 const LEVELS_ABOVE_MAX: usize = 2;
-/// Entries of folders that are looked at, in all.
+/// The most entries of folders that are read, in all.
 const ENTRIES_MAX: usize = 5_000;
 
-/// Checks that a folder that is opened for reading holds an archive of the `log` engine.
+/// Checks that a folder to be opened for reading has an archive of the `log` engine.
 ///
 /// # Errors
 /// `NotFound` when it doesn't: the error names the nearest archive. `Unavailable` when it can't be read.
@@ -30,7 +30,7 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// The error for a place without an archive.
+/// The error for a path without an archive.
 pub(crate) fn absent(place: &Path) -> Error {
     let advice = match nearest(place) {
         Some(url) => format!("the nearest one is {url}"),
@@ -39,7 +39,7 @@ pub(crate) fn absent(place: &Path) -> Error {
     Error::not_found(format!("there is no archive in {}: {advice}", place.display()))
 }
 
-/// The archive nearest to a place: first below it, then below the folders above it.
+/// The archive nearest to a path: first below it, then below the folders above it.
 fn nearest(place: &Path) -> Option<EngineUrl> {
     let place = std::path::absolute(place).ok()?;
     let mut entries_left = ENTRIES_MAX;
@@ -53,7 +53,7 @@ fn search(root: &Path, entries_left: &mut usize) -> Option<EngineUrl> {
         if log::holds_archive(&folder).unwrap_or(false) {
             return Some(EngineUrl::Log(folder));
         }
-        // What can't be read is passed over: it is only a hint that is looked for.
+        // Folders that can't be read are skipped: the result is only a hint.
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         let mut paths: Vec<(PathBuf, fs::FileType)> = Vec::new();
         for entry in entries.flatten() {
@@ -144,7 +144,7 @@ mod tests {
         assert!(error.to_string().contains("name the folder"), "{error}");
     }
 
-    /// A server that was never given a message has an archive all the same.
+    /// A server that never received a message has an archive all the same.
     #[tokio::test]
     async fn an_archive_without_messages_is_one() {
         let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use crate::{
     metrics::{ErrorLabel, ResultLabel},
 };
 
-/// An archive that counts and times what is asked of another.
+/// An archive that counts and times the calls to another.
 pub(crate) struct Observed {
     inner: Arc<dyn Archive>,
     metrics: Metrics,
@@ -43,7 +43,7 @@ impl Outage {
     }
 
     fn ends(&self) -> bool {
-        // Looked at first: every operation comes here, and most end no outage.
+        // Loaded first: every operation comes here, and most end no outage.
         self.is_logged.load(Ordering::Relaxed) && self.is_logged.swap(false, Ordering::Relaxed)
     }
 }

@@ -12,16 +12,16 @@ use crate::{
 /// How to open an archive.
 #[derive(Clone)]
 pub struct Config {
-    /// The engine and its place.
+    /// The engine and its location.
     pub url: EngineUrl,
-    /// Open for reading beside a server that writes: nothing is locked or changed, appends and prunes are refused.
+    /// Open for reading while a server may be writing: nothing is locked or changed, appends and prunes are refused.
     pub read_only: bool,
-    /// The retention policy in force. Opening removes nothing; engines cut their segments and partitions so that the policy
-    /// can be kept closely.
+    /// The retention policy in force. Opening removes nothing; engines size their segments and partitions so that the policy can
+    /// be followed closely.
     pub retention: Retention,
     /// The bits that a topic sets in a bloom filter. Without it a bloom filter matches everything or nothing.
     pub topic_bits: fn(&str) -> TopicBits,
-    /// Open also when the engine is out of reach now; it is looked for again whenever it is needed.
+    /// Open even if the engine can't be reached now; connecting is tried again whenever it is needed.
     pub is_lazy: bool,
     /// Settings of the `log` engine.
     pub log: LogConfig,
@@ -31,13 +31,13 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// Settings of the `cassandra` engine.
     pub cassandra: CassandraConfig,
-    /// Takes messages while the engine is away, also when it is away from the beginning; not when `read_only`.
+    /// Stores messages while the engine is unavailable, even from the start; not used when `read_only`.
     pub spool: Option<SpoolConfig>,
-    /// A second archive that follows this one; not when `read_only`.
+    /// A second archive that follows this one; not used when `read_only`.
     pub tandem: Option<TandemConfig>,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
@@ -70,13 +70,13 @@ pub struct LogConfig {
     pub window_seconds: NonZero<u64>,
     /// A segment is full at this size.
     pub segment_bytes: NonZero<u64>,
-    /// A segment is full at this many messages: it bounds the memory that an open segment's index takes.
+    /// A segment is full at this many messages: this bounds the memory of an open segment's index.
     pub segment_messages: NonZero<u64>,
-    /// Segments that take messages at the same time, each of another window; one more seals the least recently used.
+    /// The most segments that accept messages at the same time, each of another window; one more seals the least recently used.
     pub open_segments: NonZero<usize>,
-    /// A segment whose window is over is sealed when nothing came for this long.
+    /// A segment whose window is over is sealed when it received nothing for this long.
     pub quiet_seconds: u64,
-    /// Bytes of messages that wait for the writer at most; further appends wait.
+    /// The most bytes of messages that wait for the writer; further appends wait.
     pub queue_bytes: NonZero<usize>,
 }
 
@@ -101,7 +101,7 @@ pub struct SqliteConfig {
     pub readers: NonZero<usize>,
     /// Bytes of pages that each connection keeps in memory.
     pub cache_bytes: NonZero<usize>,
-    /// Bytes of messages that wait for the writer at most; further appends wait.
+    /// The most bytes of messages that wait for the writer; further appends wait.
     pub queue_bytes: NonZero<usize>,
 }
 
@@ -114,8 +114,8 @@ impl Default for SqliteConfig {
 /// Settings of the `postgres` engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PostgresConfig {
-    /// Length of a window: each has a partition of its own, retention removes whole partitions. Retention rules make
-    /// windows shorter: one of time to an eighth of what it keeps, one of size or number to a day.
+    /// Length of a window: each has its own partition, retention removes whole partitions. Retention rules make windows shorter:
+    /// a rule of time to an eighth of what it keeps, one of size or number to a day.
     pub window_seconds: NonZero<u64>,
     /// Connections that answer queries; further queries wait for one.
     pub read_connections: NonZero<usize>,
@@ -123,9 +123,9 @@ pub struct PostgresConfig {
     pub write_connections: NonZero<usize>,
     /// How long connecting may take.
     pub connect_timeout_ms: NonZero<u64>,
-    /// How long a statement may take, in the server and on the way.
+    /// How long a statement may take, including the network.
     pub statement_timeout_ms: NonZero<u64>,
-    /// Bytes of messages that wait for a connection at most; further appends wait.
+    /// The most bytes of messages that wait for a connection; further appends wait.
     pub queue_bytes: NonZero<usize>,
 }
 
@@ -145,12 +145,12 @@ impl Default for PostgresConfig {
 /// Settings of the `cassandra` engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CassandraConfig {
-    /// Length of an epoch: each has a table of its own, and retention drops whole tables. 0: an eighth of what a rule for time
-    /// keeps, at least a day; a week for the other rules; 30 days without any.
+    /// Length of an epoch: each has its own table, and retention drops whole tables. 0: an eighth of what a rule for time keeps,
+    /// at least a day; a week for the other rules; 30 days without any.
     pub epoch_seconds: u64,
-    /// Epochs at most. When there are as many, the nearest one is made longer instead of making another.
+    /// The most epochs. When the limit is reached, the nearest one is extended instead of creating another.
     pub epochs_max: NonZero<usize>,
-    /// Length of a window: the messages of one lie in one partition.
+    /// Length of a window: the messages of one are stored in one partition.
     pub window_seconds: NonZero<u64>,
     /// Groups of appends that are stored at the same time.
     pub writers: NonZero<usize>,
@@ -162,7 +162,7 @@ pub struct CassandraConfig {
     pub request_timeout_ms: NonZero<u64>,
     /// How long a request is tried again.
     pub patience_ms: NonZero<u64>,
-    /// Bytes of messages that wait for a writer at most; further appends wait.
+    /// The most bytes of messages that wait for a writer; further appends wait.
     pub queue_bytes: NonZero<usize>,
 }
 
@@ -189,10 +189,10 @@ pub struct SpoolConfig {
     /// Its folder.
     #[serde(rename = "dir")]
     pub folder: PathBuf,
-    /// The most bytes on disk; appends beyond that are answered `Full`. The space that is reserved after an open log, at most
-    /// 4 MiB, is not counted.
+    /// The most bytes on disk; appends that exceed it fail with `Full`. The space that is reserved after an open log, at most 4
+    /// MiB, is not counted.
     pub bytes_max: u64,
-    /// An engine that does not answer an append for so long counts as away.
+    /// An engine that does not answer an append for this long counts as unavailable.
     pub timeout_ms: NonZero<u64>,
 }
 
@@ -202,7 +202,7 @@ impl SpoolConfig {
         Self { folder: folder.into(), bytes_max: 1 << 30, timeout_ms: nonzero!(5_000) }
     }
 
-    /// Whether messages wait in the folder, or may wait: a spool that is no longer wanted is still to be drained.
+    /// Whether messages wait in the folder, or may wait: a spool that is no longer configured must still be drained.
     pub fn has_content(&self) -> bool {
         spool::has_content(&self.folder)
     }
@@ -211,7 +211,7 @@ impl SpoolConfig {
 /// A second archive that follows the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TandemConfig {
-    /// The second's engine and its place.
+    /// The second's engine and its location.
     pub url: EngineUrl,
     /// Where messages wait for the second.
     pub spool: SpoolConfig,
@@ -220,19 +220,19 @@ pub struct TandemConfig {
 /// An opened archive: the two halves of one engine.
 #[derive(Clone)]
 pub struct Opened {
-    /// For doors.
+    /// For serving clients.
     pub archive: Arc<dyn Archive>,
     /// For operators.
     pub upkeep: Arc<dyn Upkeep>,
 }
 
-/// Opens the archive that `config` names, and creates it when it is not there.
+/// Opens the archive that `config` describes, and creates it if it does not exist.
 ///
 /// # Errors
-/// `Conflict` when another process has it open for writing, `Corrupt` when its format is not understood, `Unavailable`
-/// when the disk fails or the database can't be reached, `Invalid` when this build is without the engine.
+/// `Conflict` when another process has it open for writing, `Corrupt` when its format is unknown, `Unavailable` when the disk
+/// fails or the database can't be reached, `Invalid` when this build lacks the engine.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that the engines' code is compiled in this crate, and not in each crate that opens one.
     Box::pin(open_all(config))
 }
 
@@ -247,7 +247,7 @@ async fn open_all(config: Config) -> Result<Opened, Error> {
     open_over(first, second, &config).await
 }
 
-/// The second archive of a tandem. The tandem reports its counts.
+/// The second archive of a tandem. The tandem itself reports the metrics.
 async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
     let config =
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
@@ -257,8 +257,8 @@ async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, E
     })
 }
 
-/// Puts what the settings ask for around an engine that is open: its spool, the second archive of a tandem, and what counts
-/// and times. For engines from outside this crate; [`open`] does it by itself.
+/// Wraps an open engine in what the settings configure: its spool, the second archive of a tandem, and metrics. For engines from
+/// outside this crate; [`open`] does this itself.
 ///
 /// # Errors
 /// `Conflict` when another process uses the folder of the spool, and those of a disk that fails.
@@ -284,7 +284,7 @@ async fn surround(first: Opened, second: Option<Opened>, config: &Config) -> Res
     Ok(Opened { archive: Arc::new(archive), upkeep: opened.upkeep })
 }
 
-/// Opens an engine, bare.
+/// Opens an engine without wrapping it.
 async fn open_engine(config: Config) -> Result<Opened, Error> {
     match config.url.clone() {
         EngineUrl::Log(folder) => {

@@ -8,26 +8,26 @@ use crate::{
     record::{self, Record},
 };
 
-/// How many rows ahead records are fetched: their memory takes about as long to arrive as so many are read.
+/// How many rows ahead records are prefetched: about as many as are read while memory responds.
 const ROWS_AHEAD: usize = 4;
-/// Records further apart than this lie scattered.
+/// Records further apart than this count as scattered.
 const GAP_BYTES: u32 = 2048;
 
-/// One page of an answer: places of records in shared buffers. Nothing is copied or decoded until a row is looked at,
-/// and the buffers (mapped segments, as a rule) live as long as the page.
+/// One page of an answer: offsets of records in shared buffers. Nothing is copied or decoded until a row is read, and the buffers
+/// (usually mapped segments) live as long as the page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// The buffers in which the rows lie.
+    /// The buffers that contain the rows.
     pub parts: Vec<Part>,
     /// The rows in ascending order.
     pub rows: Vec<RowAt>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
-    /// Whether the rows show bodies.
+    /// Whether the rows have bodies.
     pub bodies: bool,
 }
 
-/// A buffer of records and the names of the topics that they mention by number.
+/// A buffer of records and the names of the topics that they refer to by number.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The records, as [`crate::record`] describes.
@@ -56,19 +56,19 @@ pub struct Row<'a> {
     pub channel: &'a str,
     /// See [`crate::Message::topic`].
     pub topic: &'a str,
-    /// The stored bytes; empty when the query asked for no bodies.
+    /// The stored bytes; empty when the query excluded bodies.
     pub body: &'a [u8],
 }
 
 impl Row<'_> {
-    /// The row's place in the total order.
+    /// The row's position in the total order.
     pub fn key(&self) -> Key {
         Key { timestamp: self.timestamp, message_hash: self.message_hash }
     }
 }
 
 impl Page {
-    /// Cuts what was found, in the direction of the query, down to one page. What was found beyond the limit shows that more
+    /// Truncates the rows that were found, in the direction of the query, to one page. Rows beyond the limit show that more
     /// remain.
     pub(crate) fn assemble(parts: Vec<Part>, mut found: Vec<RowAt>, query: &Query) -> Self {
         let found_len = found.len();
@@ -95,12 +95,12 @@ impl Page {
         self.rows.is_empty()
     }
 
-    /// The rows in ascending order. One whose record was damaged on the disk after it had been verified is left out.
+    /// The rows in ascending order, without those whose record was damaged on the disk after it had been verified.
     pub fn rows(&self) -> impl DoubleEndedIterator<Item = Row<'_>> {
         self.rows.iter().filter_map(|at| self.row(*at))
     }
 
-    /// The bodies alone, in the order of the rows: the quickest way through a page.
+    /// The bodies alone, in the order of the rows: the fastest way through a page.
     pub fn bodies(&self) -> impl Iterator<Item = &[u8]> {
         let soon = self.rows.iter().skip(ROWS_AHEAD);
         let mut soon = soon.zip(self.rows.iter().skip(ROWS_AHEAD - 1));
@@ -113,8 +113,8 @@ impl Page {
         })
     }
 
-    /// Has a record fetched that will be wanted soon. Not where records lie side by side: there the processor sees the
-    /// pattern, and a hint is only in the way.
+    /// Prefetches a record that will be needed soon. Not where records are adjacent: there the processor detects the pattern, and
+    /// a hint only gets in the way.
     #[inline]
     fn fetch_ahead(&self, soon: RowAt, before: RowAt) {
         let gap = soon.offset.wrapping_sub(before.offset);
@@ -144,8 +144,8 @@ pub(crate) fn key_at(part: &Part, offset: u32) -> Option<Key> {
     Record::read(&part.bytes, offset as usize)?.message().map(|message| message.key())
 }
 
-/// A bound of the bodies' bytes that needs no look at the records: those of a run lie side by side between the first and
-/// the last offset.
+/// An upper bound of the bodies' bytes that does not read the records: those of a run are adjacent between the first and the last
+/// offset.
 fn body_bytes_at_most(parts: &[Part], rows: &[RowAt]) -> u64 {
     let mut bytes = 0;
     for run in rows.chunk_by(|one, other| one.part == other.part) {

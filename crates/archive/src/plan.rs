@@ -1,9 +1,9 @@
-//! Which way to the rows is the cheaper one: a pure function of counts, shared by all engines.
+//! The choice of the cheaper access path to the rows: a pure function of counts, shared by all engines.
 
 /// What is known before a part of the archive is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Rows of the part that lie in the asked range of time.
+    /// Rows of the part that are in the wanted range of time.
     pub range_rows: usize,
     /// Rows of the part, in or out of the range.
     pub part_rows: usize,
@@ -15,22 +15,22 @@ pub struct Counts {
     pub limit: usize,
 }
 
-/// A way to the rows.
+/// An access path to the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Walk the rows of the range in order and skip those of other topics.
     Scan,
-    /// Merge the wanted topics' postings, each of which is in order.
+    /// Merge the wanted topics' postings, each of which is sorted.
     Merge,
 }
 
-// What a step costs, relative to looking at one row of a scan. Measured with `restante bench pages`; only their rough
-// proportions matter: a wrong choice near the break-even point costs little by definition.
+// The cost of a step, relative to reading one row of a scan. Measured with `restante bench pages`; only the rough proportions
+// matter: a wrong choice near the break-even point costs little by definition.
 const SCAN_ROW: f64 = 1.0;
 const SEEK_TOPIC: f64 = 60.0;
 const MERGE_ROW: f64 = 8.0;
 
-/// Chooses the cheaper way.
+/// Chooses the cheaper path.
 ///
 /// With k wanted topics that have n >= k of R rows, a page of L rows costs about `L R / n` by scan and `60 k` by merge. The
 /// worst case of the cheaper one is therefore near `k = sqrt(L R / 60)`: under 0.1 ms for R = 1 million and L = 100.

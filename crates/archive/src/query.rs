@@ -6,12 +6,12 @@ use crate::Error;
 pub const PAGE_ROWS_MAX: usize = 10_000;
 /// A page ends with the row that brings its bodies to this many bytes.
 pub const PAGE_BYTES_MAX: usize = 64 << 20;
-/// The most hashes that one query may name.
+/// The most hashes in one query.
 pub const HASHES_MAX: usize = 10_000;
 
-/// Which messages, from where, in which direction, how many. See [`crate::Archive::query`] for what it means.
+/// Which messages, from where, in which direction, how many. See [`crate::Archive::query`] for the meaning.
 ///
-/// The default asks for the oldest 100 messages of everything, with bodies.
+/// The default is the oldest 100 messages of everything, with bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Only this channel.
@@ -26,11 +26,11 @@ pub struct Query {
     pub hashes: Vec<MessageHash>,
     /// Where the page begins, exclusive.
     pub cursor: Option<Cursor>,
-    /// Which way to page.
+    /// The direction of paging.
     pub direction: Direction,
     /// The most rows, from 1 to [`PAGE_ROWS_MAX`].
     pub limit: usize,
-    /// Whether rows carry bodies; without them a row's body is empty.
+    /// Whether rows have bodies; without them a row's body is empty.
     pub bodies: bool,
 }
 
@@ -61,12 +61,12 @@ pub enum Topics {
     Bloom(Box<Bloom>),
 }
 
-/// Which way a query pages.
+/// The direction in which a query pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From old to new.
     Forward,
-    /// From new to old; the rows of each page are ascending all the same.
+    /// From new to old; the rows of each page are still in ascending order.
     Backward,
 }
 
@@ -89,7 +89,7 @@ impl Query {
         Ok(())
     }
 
-    /// The keys between which a page's rows lie, given the place that the cursor stands for.
+    /// The range of the keys of a page's rows, given the key of the cursor.
     pub(crate) fn range(&self, cursor: Option<Key>) -> KeyRange {
         let start = self.start.unwrap_or(Timestamp::MIN);
         let mut range = KeyRange {
@@ -120,12 +120,12 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
-    /// Whether `key` lies before the range.
+    /// Whether `key` is before the range.
     pub(crate) fn is_before(&self, key: Key) -> bool {
         key < self.from || (self.from_excluded && key == self.from)
     }
 
-    /// Whether `key` lies after the range.
+    /// Whether `key` is after the range.
     pub(crate) fn is_behind(&self, key: Key) -> bool {
         self.until.is_some_and(|until| key >= until)
     }

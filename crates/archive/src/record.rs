@@ -1,8 +1,8 @@
-//! How a message lies in memory and on disk: one layout for the log, for mapped segments and for pages of any engine.
+//! The layout of a message in memory and on disk: the same for the log, for mapped segments and for pages of any engine.
 //!
 //! ```text
-//!  0  length     u32  bytes of the record behind the checksum: 44 + body
-//!  4  checksum   u32  CRC-32C over bytes 0..4 and 8..8+length, begun with the seed of the buffer
+//!  0  length     u32  bytes of the record after the checksum: 44 + body
+//!  4  checksum   u32  CRC-32C over bytes 0..4 and 8..8+length, starting with the seed of the buffer
 //!  8  topic      u32  number of the topic in the part; bit 31 marks a topic definition instead of a message
 //! 12  timestamp  i64  nanoseconds since the epoch
 //! 20  hash       32 bytes
@@ -11,7 +11,7 @@
 //!
 //! The seed is secret: a body that looks like a record does not have its checksum.
 //!
-//! All numbers are little endian. A topic definition gives the topic of that number a name; it has, from byte 12 on, the
+//! All numbers are little endian. A topic definition assigns a name to the topic of that number; from byte 12 on, it has the
 //! channel's length as u16, the channel and the topic.
 
 use restante_core::{Key, MessageHash, Timestamp};
@@ -23,7 +23,7 @@ pub(crate) const FRAME_BYTES: usize = 8;
 /// Set in the topic field of a topic definition.
 pub(crate) const DEFINITION: u32 = 1 << 31;
 
-/// Appends a message record to `out`. In a buffer that is never searched for records the seed may be anything.
+/// Appends a message record to `out`. In a buffer that is never searched for records the seed does not matter.
 pub fn encode_message(seed: u32, topic: u32, key: Key, body: &[u8], out: &mut Vec<u8>) {
     let start = begin(out, topic);
     out.extend_from_slice(&key.timestamp.0.to_le_bytes());
@@ -80,7 +80,7 @@ fn checksum(seed: u32, length: [u8; 4], content: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &length), content)
 }
 
-/// A record as it lies in a buffer. Reading one checks that it fits; [`Record::is_sound`] checks that it is undamaged.
+/// A record in a buffer. Reading one checks that it fits; [`Record::is_sound`] checks that it is undamaged.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     length: [u8; 4],
@@ -117,7 +117,7 @@ impl<'a> Record<'a> {
         self.content.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// What the record says; `None` when it is too short for what it claims to be, or its names are no UTF-8.
+    /// The decoded record; `None` when it is too short for its kind, or its names are not UTF-8.
     pub(crate) fn entry(&self) -> Option<Entry<'a>> {
         let field = self.topic_field();
         if field & DEFINITION != 0 {
@@ -144,8 +144,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The body of the message record that begins at `offset`: what [`Record::read`] and [`Record::message`] give, with as few
-/// looks as can be.
+/// The body of the message record that begins at `offset`: the same as [`Record::read`] and [`Record::message`] return, with as
+/// few reads as possible.
 #[inline]
 pub(crate) fn body_at(buffer: &[u8], offset: usize) -> Option<&[u8]> {
     let record = buffer.get(offset..)?;
@@ -153,7 +153,7 @@ pub(crate) fn body_at(buffer: &[u8], offset: usize) -> Option<&[u8]> {
     record.get(HEADER_BYTES..FRAME_BYTES + length)
 }
 
-/// What a record says.
+/// A decoded record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry<'a> {
     Definition { number: u32, channel: &'a str, topic: &'a str },

@@ -2,7 +2,7 @@
 
 use restante_core::Timestamp;
 
-/// What an archive holds.
+/// The contents of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The engine's name.
@@ -13,7 +13,7 @@ pub struct Stats {
     pub topics: u64,
     /// Bytes of all bodies.
     pub body_bytes: u64,
-    /// Bytes that the archive takes on disk (0 for an engine without one).
+    /// Bytes on disk (0 for an engine without one).
     pub disk_bytes: u64,
     /// The oldest message's timestamp.
     pub oldest: Option<Timestamp>,
@@ -21,15 +21,15 @@ pub struct Stats {
     pub newest: Option<Timestamp>,
     /// Damaged records found since the archive was opened; they are never served.
     pub damaged: u64,
-    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this shows when what the
-    /// archive holds was sent: as exactly as its parts are short.
+    /// The parts of the archive, sorted by their oldest message. Every message is in one of them, so they show the distribution
+    /// of the messages over time, with a resolution that depends on the length of the parts.
     pub parts: Vec<PartStats>,
 }
 
-/// One part of an archive: a segment, a partition, messages that came one after the other, a day.
+/// One part of an archive: a segment, a partition, consecutive messages, a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartStats {
-    /// Its name, as a file or table.
+    /// Its name, such as a file or table.
     pub name: String,
     /// Its oldest message.
     pub oldest: Timestamp,
@@ -37,9 +37,9 @@ pub struct PartStats {
     pub newest: Timestamp,
     /// Its messages.
     pub messages: u64,
-    /// Its bytes on disk; its share of them, where parts lie in one file.
+    /// Its bytes on disk; its share of them, where parts are in one file.
     pub disk_bytes: u64,
-    /// Whether it can still take messages.
+    /// Whether it still accepts messages.
     pub is_open: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct PartStats {
 pub struct Pruned {
     /// Messages removed.
     pub messages: u64,
-    /// Bytes of disk given back.
+    /// Bytes on disk that were freed.
     pub disk_bytes: u64,
     /// Parts removed whole.
     pub parts: u64,
@@ -61,7 +61,7 @@ pub struct Report {
     pub messages: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Messages that were archived and can't be read any more, as far as is known. A finding names each segment.
+    /// Messages that were archived and can no longer be read, as far as is known. A finding names each segment.
     pub lost: u64,
     /// What is wrong; empty when nothing is. At most [`Report::FINDINGS_MAX`].
     pub findings: Vec<Finding>,
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// One damaged place.
+/// One damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file or table.

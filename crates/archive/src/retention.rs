@@ -5,9 +5,9 @@ use restante_core::Timestamp;
 /// Which messages to keep: `time:<seconds>`, `capacity:<count>`, `size:<n>MB|GB`, joined by `;`, or `none`.
 ///
 /// A message is kept when every rule keeps it:
-/// - `time`: messages not older than that many seconds;
-/// - `capacity`: the newest that many messages;
-/// - `size`: the newest messages whose parts together take at most that many bytes on disk.
+/// - `time`: messages not older than this many seconds;
+/// - `capacity`: this many of the newest messages;
+/// - `size`: the newest messages whose parts together take at most this many bytes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Seconds that a message is kept.
@@ -31,10 +31,10 @@ impl Retention {
     }
 }
 
-/// A text that is no retention policy.
+/// The error for a text that is no retention policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseRetentionError {
-    /// A rule of this text is not known.
+    /// The name of this rule is unknown.
     #[error(
         "retention rule '{0}' is not understood: use time:<seconds>, capacity:<count> or size:<n>MB|GB, joined by ';', or none"
     )]
@@ -42,7 +42,7 @@ pub enum ParseRetentionError {
     /// Two rules have this name.
     #[error("the rule '{0}' is given twice: name each rule once")]
     Twice(String),
-    /// The rule of this text would keep no message.
+    /// The rule would keep no message.
     #[error("the retention rule '{0}' keeps nothing: use a larger number, or none to keep everything")]
     Nothing(String),
 }

@@ -1,11 +1,11 @@
-//! Tandem: two archives at once. The first answers everything, the second follows.
+//! Tandem: two archives at once. The first answers all requests, the second follows.
 //!
-//! A message goes to the first and then, in the same call, to a spool of the second's own, from which a task stores it in the
-//! second. So the second may be slow, or away, and the first never waits for more than a local write.
+//! A message goes to the first and then, in the same call, to a spool for the second, from which a task stores it in the second.
+//! So the second may be slow, or unavailable, and the first never waits for more than a local write.
 //!
-//! What is acknowledged is in the first and in the second or its spool. A crash between the two writes leaves a message in the
-//! first alone, and was not acknowledged: when its publisher tries again, the first says that it is a duplicate, and it
-//! goes to the spool all the same. That is why duplicates are spooled too.
+//! What is acknowledged is in the first and in the second or its spool. A crash between the two writes leaves a message that was
+//! not acknowledged only in the first: when its publisher tries again, the first reports a duplicate, and it goes to the spool
+//! all the same. That is why duplicates are spooled too.
 
 use std::{
     io::Write,
@@ -31,13 +31,13 @@ use crate::{
     waiting::closed,
 };
 
-/// How long messages are gathered before they are stored in the second. It bounds how many generations the spool makes, and
-/// is the least that the second lags behind.
+/// How long messages are collected before they are stored in the second. It bounds how many generations the spool creates, and is
+/// the minimum lag of the second.
 const GATHERING: Duration = Duration::from_secs(1);
-/// A file in the spool of the second that says that messages are missing there.
+/// A file in the spool of the second that shows that messages are missing there.
 const GAP_NAME: &str = "GAP";
 
-/// Lets `second` follow `first`.
+/// Makes `second` follow `first`.
 pub(crate) async fn open(
     first: Opened,
     second: Opened,
@@ -86,11 +86,11 @@ struct Tandem {
     first: Opened,
     second: Opened,
     follower: Arc<Follower>,
-    /// Appends under way.
+    /// Permits for appends in progress.
     turns: Arc<Semaphore>,
 }
 
-/// What takes messages for the second.
+/// Stores messages for the second.
 struct Follower {
     store: Arc<Store>,
     circuit: Arc<Circuit>,
@@ -110,8 +110,8 @@ struct State {
 }
 
 impl Follower {
-    /// Has the second store a batch in its time. Fails only when the archive is being closed: then the batch must not be
-    /// acknowledged. Everything else stops the following, and the first continues alone.
+    /// Puts a batch in the spool of the second. Fails only when the archive is being closed: then the batch must not be
+    /// acknowledged. Any other error stops following, and the first continues alone.
     async fn follow(&self, messages: Vec<Message>) -> Result<(), Error> {
         if self.state.lock().is_stopped {
             return Ok(());
@@ -124,7 +124,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Follows no more until the server is started again. A second that lacks messages and continued would look whole.
+    /// Stops following until the server is started again. If a second that lacks messages continued, it would look complete.
     async fn stop(&self, why: &Error) {
         let now = self.clock.now();
         let problem = format!("tandem stopped at {now}: {why}");
@@ -173,7 +173,7 @@ impl Follower {
     }
 }
 
-/// Notes on disk that messages are missing, for the next start.
+/// Records on disk that messages are missing, for the next start.
 fn write_gap(gap: &Path, problem: &str) -> std::io::Result<()> {
     let mut file = std::fs::File::create(gap)?;
     writeln!(file, "{problem}")?;
@@ -207,7 +207,7 @@ impl Upkeep for Tandem {
         Health { following: Some(self.follower.following()), ..self.first.upkeep.health() }
     }
 
-    /// Both keep the same policy. The second is pruned as well as it can be; when it is away it is pruned the next time.
+    /// Both have the same policy. The second is pruned as far as possible; when it is unavailable it is pruned the next time.
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
         let pruned = self.first.upkeep.prune(policy, now).await;
         match self.second.upkeep.prune(policy, now).await {
@@ -231,8 +231,8 @@ impl Upkeep for Tandem {
     }
 
     /// The first is copied first, the second last, so that each message of the first's copy is in one of the others: it is
-    /// followed before it is answered, and drained into the second before it leaves the spool. A second that can't be copied
-    /// is still there when the first is restored.
+    /// spooled before it is acknowledged, and drained into the second before it leaves the spool. A second that can't be copied
+    /// still exists when the first is restored.
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         let first = self.first.upkeep.backup(folder).await;
         if let Err(error) = &first
@@ -240,7 +240,7 @@ impl Upkeep for Tandem {
         {
             return first;
         }
-        // Appends that are in the first's copy already may still be on their way to the spool.
+        // Appends that are already in the first's copy may not have reached the spool yet.
         let all = u32::try_from(APPENDS_MAX).unwrap_or(u32::MAX);
         drop(self.turns.acquire_many(all).await.map_err(|_| closed())?);
         self.follower.store.backup(&folder.join(backup::SECOND_SPOOL)).await?;

@@ -9,7 +9,7 @@ use restante_core::{Bloom, TopicBits};
 
 use crate::{Query, TopicName, Topics};
 
-/// The number of a topic while the archive is open. Numbers are not used again for other topics.
+/// The number of a topic while the archive is open. Numbers are not reused for other topics.
 pub(crate) type TopicId = u32;
 
 /// All topics that occur, each counted once per channel.
@@ -69,7 +69,7 @@ impl Dictionary {
         (id, entry.name.clone())
     }
 
-    /// Counts a topic under a number that it was given elsewhere.
+    /// Counts a topic under a number that was assigned elsewhere.
     #[cfg(feature = "postgres")]
     pub(crate) fn count_numbered(&mut self, id: TopicId, channel: &str, topic: &str, messages: u64) {
         match self.entries.get_mut(id as usize) {
@@ -107,7 +107,7 @@ impl Dictionary {
         self.live_topics += 1;
     }
 
-    /// Takes `messages` messages of a topic away; a topic without messages is forgotten.
+    /// Subtracts `messages` messages of a topic; a topic without messages is forgotten.
     pub(crate) fn discount(&mut self, id: TopicId, messages: u64) {
         let Some(slot) = self.entries.get_mut(id as usize) else { return };
         let Some(entry) = slot.as_mut() else { return };
@@ -248,7 +248,7 @@ impl TopicSet {
         &self.ids
     }
 
-    /// The bit map, as [`Dictionary::live`] is one.
+    /// The bit map: bit n of the words, counted from the lowest bit of the first, is for topic n.
     #[cfg(feature = "postgres")]
     pub(crate) fn words(&self) -> &[u64] {
         &self.words

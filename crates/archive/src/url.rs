@@ -14,7 +14,7 @@ pub enum EngineUrl {
     Postgres(PostgresUrl),
     /// Cassandra.
     Cassandra(CassandraUrl),
-    /// The reference model: everything in memory, nothing kept.
+    /// The reference model: everything in memory, nothing stored.
     Memory,
 }
 
@@ -68,11 +68,11 @@ impl fmt::Display for EngineUrl {
     }
 }
 
-/// The place of an archive in a PostgreSQL server: a libpq URL, with `schema=<name>` among its parameters for a schema other
+/// The location of an archive in a PostgreSQL server: a libpq URL, with `schema=<name>` among its parameters for a schema other
 /// than `restante`. It is never shown with its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
-    /// The URL without our own parameters.
+    /// The URL without the parameters of this program.
     connection: String,
     schema: String,
 }
@@ -81,7 +81,7 @@ pub struct PostgresUrl {
 const SCHEMA_DEFAULT: &str = "restante";
 
 impl PostgresUrl {
-    /// The URL as PostgreSQL's clients take it, password included: not to be shown.
+    /// The URL as PostgreSQL's clients expect it, including the password: not to be shown.
     pub fn connection(&self) -> &str {
         &self.connection
     }
@@ -116,7 +116,7 @@ impl FromStr for PostgresUrl {
         if !place.contains("://") {
             return Err(invalid("is not understood: use postgres://<user>@<host>/<database>"));
         }
-        // Its clients take what follows the first one for the host, and would print the end of a password as one.
+        // PostgreSQL's clients assume that the host follows the first one, and would print the end of a password as a host.
         if place.matches('@').count() > 1 {
             return Err(invalid(
                 "has more than one '@': write one in a user, a password or a database as %40",
@@ -159,7 +159,7 @@ impl fmt::Debug for PostgresUrl {
     }
 }
 
-/// A URL with `***` in the place of its password, wherever it stands in it.
+/// A URL with `***` in place of its password, wherever it occurs in it.
 pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(url);
     if let Some((scheme, rest)) = url.split_once("://")

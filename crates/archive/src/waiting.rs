@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{Appended, Error, Message};
 
-/// Bytes that a message takes in memory and in a record beside its body and names.
+/// Bytes of a message in memory and in a record apart from its body and names.
 const MESSAGE_EXTRA_BYTES: usize = 128;
 
 /// The result of an append.
@@ -30,7 +30,7 @@ impl Append {
         (Self { messages, answer, _permit: permit }, answered)
     }
 
-    /// Answers with an error that other batches get as well.
+    /// Answers with an error that is common to several batches.
     pub(crate) fn fail(self, error: &Error) {
         self.answer(Err(Error::new(error.kind(), error.to_string())));
     }
@@ -80,7 +80,7 @@ pub(crate) fn batch_bytes(messages: &[Message]) -> usize {
     messages.iter().map(|message| message.body.len() + names(message) + MESSAGE_EXTRA_BYTES).sum()
 }
 
-/// The error of an archive that takes no appends.
+/// The error of an archive that accepts no appends.
 pub(crate) fn closed() -> Error {
     Error::unavailable("the archive takes no messages: it is closed or read-only")
 }

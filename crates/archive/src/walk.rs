@@ -15,10 +15,10 @@ impl Walk {
         Self { query, done: false }
     }
 
-    /// The next page, or `None` when the last one was given.
+    /// The next page, or `None` after the last one.
     ///
     /// # Errors
-    /// Those of [`Archive::query`]. After an error the same page can be asked for again.
+    /// Those of [`Archive::query`]. After an error the same page can be requested again.
     pub async fn next(&mut self, archive: &dyn Archive) -> Result<Option<Page>, Error> {
         if self.done {
             return Ok(None);

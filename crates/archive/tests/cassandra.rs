@@ -1,4 +1,4 @@
-//! What holds of the `cassandra` engine alone: copies, cut appends, damage, dropped tables, a cluster that is away.
+//! Tests of the `cassandra` engine alone: copies, interrupted appends, damage, dropped tables, an unavailable cluster.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -78,11 +78,11 @@ async fn assert_equal(a: &dyn Archive, b: &dyn Archive) {
     assert_eq!(comparison.differing(), []);
 }
 
-/// How long a copy is let run before it is cut, again and again, until it is done within that time: each time twice as long.
+/// How long a copy may run before it is interrupted; doubled each time until the copy completes within that time.
 const CUT_AFTER: Duration = Duration::from_millis(40);
 
-/// Copies everything, cut short wherever it happens to be, and gone on with from what was known to be copied. Both archives are
-/// opened anew each time.
+/// Copies everything; the copy is interrupted at any point and continues from the last known progress. Both archives are opened
+/// again each time.
 async fn move_all(from: &TestArchive, to: &TestArchive) -> Copied {
     let (mut copied, mut limit, mut cuts) = (Copied::default(), CUT_AFTER, 0);
     loop {
@@ -129,7 +129,7 @@ async fn a_move_through_all_engines_is_complete(between: Arc<TestArchive>) {
     assert_equal(&*first.open_read_only().await.archive, &*last.open_read_only().await.archive).await;
 }
 
-/// An interrupted append may have left a row whose value no node has: the message is stored as if the row weren't there.
+/// An interrupted append may have left a row whose value no node has: the message is stored as if the row didn't exist.
 async fn a_row_without_a_value_is_no_message(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages = every_second(3);
@@ -155,7 +155,7 @@ fn window_part(window: u64) -> String {
     format!("0x00{:016x}", window ^ (1 << 63))
 }
 
-/// A lookup reads the rows from the first to the last message, and after a bounded number of others each by its key.
+/// A lookup reads the rows from the first to the last message, and after a bounded number of other rows each message by its key.
 async fn duplicates_are_known_among_many_others(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages: Vec<Message> = (0..800).map(|n| message(n * 1_000_000, 1, "a")).collect();
@@ -172,7 +172,7 @@ async fn duplicates_are_known_among_many_others(place: Arc<TestArchive>) {
     assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
 }
 
-/// Also when it is long, and another server appends the other one.
+/// Even if it is long, and another server appends the other one.
 async fn the_first_body_stays(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     for len in [10, 100_000] {
@@ -188,7 +188,7 @@ async fn the_first_body_stays(place: Arc<TestArchive>) {
     }
 }
 
-/// An append that was cut short may have written the keys of a message and not the message.
+/// An interrupted append may have written the keys of a message and not the message.
 async fn keys_without_a_message_are_skipped(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages = every_second(8);
@@ -196,7 +196,7 @@ async fn keys_without_a_message_are_skipped(place: Arc<TestArchive>) {
     let cut = &messages[3];
     let session = connect().await;
     let table = format!("{}.messages_1", keyspace(&place));
-    // What was written last is undone: the message's row in its window.
+    // The last write is undone: the message's row in its window.
     let part = window_part(3);
     let hash = format!("0x{}", hex(&cut.message_hash.0));
     let delete = format!(
@@ -245,7 +245,7 @@ async fn damage_is_found_and_keys_are_made_anew(place: Arc<TestArchive>) {
     assert_eq!((report.messages, report.lost, report.findings.len()), (6, 0, 2), "{report:?}");
     assert_eq!(opened.upkeep.rebuild(&|_, _| ()).await.unwrap().messages, 6);
     assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().is_sound());
-    // A value that is damaged is a message that is lost.
+    // A message whose value is damaged is lost.
     let value = format!(
         "INSERT INTO {table} (part, timestamp, hash, value) VALUES ({part}, {}, {}, 0x00) USING TIMESTAMP -2",
         4 * SECOND,
@@ -274,7 +274,7 @@ async fn a_removed_epoch_leaves_no_table(place: Arc<TestArchive>) {
     );
     let tables = texts(&session, &cql).await;
     assert!(!has(&tables, 1) && !has(&tables, 2) && has(&tables, 3), "{tables:?}");
-    // A message of that time gets another table.
+    // A message of that time gets a new table.
     assert_eq!(opened.archive.append(every_second(1)).await.unwrap(), [Appended::Stored]);
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 6);
     assert!(has(&texts(&session, &cql).await, 4));
@@ -287,7 +287,7 @@ async fn an_epoch_is_removed_as_empty_only_if_it_is(place: Arc<TestArchive>) {
     opened.archive.append(messages.clone()).await.unwrap();
     let opened = place.reopen(opened).await;
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 1, "a count is kept");
-    // The count of before the message: with the same marks, and of no messages.
+    // The count from before the message: with the same marks, and of no messages.
     let session = connect().await;
     let table = format!("{}.windows", keyspace(&place));
     let row = format!("epoch = 1 AND window = 0 AND server = 0x{}", hex(&[0; 16]));
@@ -330,7 +330,7 @@ async fn counts_are_kept_of_windows_that_are_quiet(place: Arc<TestArchive>) {
     }
 }
 
-/// Somebody has dropped it by hand, or a node has not heard of it yet. A spool takes messages then, and a caller may try again.
+/// An operator has dropped it, or a node does not know it yet. A spool takes messages then, and a caller may try again.
 async fn a_table_that_is_gone_is_unavailable(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages = every_second(12);
@@ -341,11 +341,11 @@ async fn a_table_that_is_gone_is_unavailable(place: Arc<TestArchive>) {
     let error = opened.archive.query(&Query::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(opened.upkeep.health().problem, None, "the cluster answers");
-    // Another epoch is as good as ever.
+    // Another epoch is not affected.
     assert_eq!(opened.archive.append(messages[10..].to_vec()).await.unwrap(), [Appended::Stored; 2]);
 }
 
-/// Where no server listens.
+/// An address where no server listens.
 fn away() -> EngineUrl {
     "cassandra://127.0.0.1:1/none".parse().unwrap()
 }
@@ -372,7 +372,7 @@ async fn while_the_cluster_is_away_messages_wait_in_the_spool(place: Arc<TestArc
     assert_eq!(opened.archive.append(messages.clone()).await.unwrap(), [Appended::Spooled; 3]);
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    // The same spool with a cluster that is there.
+    // The same spool with an available cluster.
     let opened = open(Config { url: place.config.url.clone(), ..config }).await.unwrap();
     while opened.upkeep.health().spooled_messages > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -20,12 +20,12 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use common::engines::{Engine, TestArchive, arguments, run, trial};
 
-/// What a promise is tried on: the place of an archive on some engine.
+/// What a promise is tested on: the location of an archive on some engine.
 pub(crate) type Subject = Arc<TestArchive>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, whether it takes an engine that keeps what it has when it is closed, and the test.
+/// A promise: its name, whether it needs an engine that keeps its contents when it is closed, and the test.
 pub(crate) struct Promise {
     name: &'static str,
     needs_disk: bool,

@@ -1,4 +1,5 @@
-//! Files that were damaged, cut or left over: what is sound is served, what isn't is never served, and the damage is reported.
+//! Files that were damaged, truncated or left over: what is sound is served, what isn't is never served, and the damage is
+//! reported.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +31,7 @@ impl Archive {
         open(self.config.clone()).await.unwrap()
     }
 
-    /// Fills the archive and seals what it holds.
+    /// Fills the archive and seals its segments.
     async fn filled_and_sealed(&self) -> Vec<Message> {
         let small = LogConfig { segment_messages: nonzero!(10), ..LogConfig::default() };
         let opened = open(Config { log: small, ..self.config.clone() }).await.unwrap();
@@ -57,12 +58,12 @@ impl Archive {
         self.folder.path().join(format!("00000001.{suffix}"))
     }
 
-    /// Leaves the folder as a process that was killed leaves it: what was open is not listed.
+    /// Leaves the folder as a killed process would: segments that were open are not listed.
     fn forget_list(&self) {
         std::fs::remove_file(self.folder.path().join("SEGMENTS")).unwrap();
     }
 
-    /// Where a message's body lies in the log.
+    /// The offset of a message's body in the log.
     fn place_of(&self, message: &Message) -> usize {
         let log = std::fs::read(self.file("log")).unwrap();
         log.windows(message.body.len()).position(|bytes| bytes == message.body).unwrap()
@@ -134,7 +135,7 @@ async fn a_damaged_index_is_made_anew_when_a_query_meets_it() {
     flip(&archive.file("idx"), FIFTH_TIMESTAMP);
     let damaged = std::fs::read(archive.file("idx")).unwrap();
 
-    // Who only reads has it in memory.
+    // A reader has it in memory only.
     let reader = open(Config { read_only: true, ..archive.config.clone() }).await.unwrap();
     assert!(!reader.upkeep.check(&no_progress).await.unwrap().is_sound());
     assert_eq!(walk(&*reader.archive, Query::default()).await.concat(), sorted(&messages));
@@ -161,7 +162,7 @@ async fn a_damaged_index_is_made_anew_when_an_append_meets_it() {
     assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
 }
 
-/// The first and the last timestamp of an index say which queries need the segment.
+/// The first and the last timestamp of an index decide which queries need the segment.
 #[tokio::test]
 async fn a_wrong_span_hides_no_message() {
     for at in [128 + 2, 128 + 9 * 8 + 2] {
@@ -183,7 +184,7 @@ async fn a_wrong_span_hides_no_message() {
     }
 }
 
-/// Nobody has to ask for it: an index that no query needs is verified in the background.
+/// Without any request: an index that no query needs is verified in the background.
 #[tokio::test]
 async fn a_damaged_index_is_made_anew_after_the_next_start() {
     let archive = Archive::new();
@@ -309,7 +310,7 @@ async fn a_damaged_header_hides_no_record() {
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 21);
 }
 
-/// A body may hold anything, including what looks like records. Found in a torn record, those must not be recovered.
+/// A body may have any content, including what looks like records. Found in a torn record, those must not be recovered.
 #[tokio::test]
 async fn records_in_a_body_are_no_records() {
     let archive = Archive::new();
@@ -382,7 +383,7 @@ async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
     assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
 }
 
-/// Zeros are what a lost sector reads as. Everybody knows them, so that anybody could write records for such a log into a body.
+/// A lost sector reads as zeros. That is no secret, so anybody could write records for such a log into a body.
 #[tokio::test]
 async fn a_salt_of_zeros_is_no_salt() {
     let archive = Archive::new();
@@ -426,7 +427,7 @@ async fn duplicates_are_known_under_another_window_length() {
     }
 }
 
-/// A segment of a day has messages of many hours: it lies inside of no window of an hour, and still has its messages.
+/// A segment of a day has messages of many hours: it is not within any window of an hour, and still has its messages.
 #[tokio::test]
 async fn duplicates_are_known_under_a_shorter_window_length() {
     let archive = Archive::new();
@@ -499,7 +500,7 @@ async fn a_newer_format_is_refused_and_left_alone() {
     assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
 }
 
-/// CRC-32C, bit by bit: a second opinion on the library's.
+/// CRC-32C, bit by bit, to verify the library's.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -537,7 +538,7 @@ async fn reading_only_changes_nothing() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
-/// An archive written by version 1 of the format, one segment sealed and one open: it must stay readable for ever.
+/// An archive written by version 1 of the format, one segment sealed and one open: it must stay readable forever.
 #[tokio::test]
 async fn version_1_stays_readable() {
     // The first was written before there was a list of segments.

@@ -1,5 +1,5 @@
-//! Faults of the network between a server and its database: whatever happens to connections, what was acknowledged is found, once,
-//! and an answer is whole or an error.
+//! Faults of the network between a server and its database: whatever happens to connections, what was acknowledged is found,
+//! once, and an answer is complete or an error.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -29,9 +29,9 @@ use tokio::time::timeout;
 
 const SECOND: i64 = 1_000_000_000;
 const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
-/// Places at which connections are cut in one operation, in each direction. `RESTANTE_FAULT_CUTS=1000` for a long run.
+/// Points at which connections are cut in one operation, in each direction. `RESTANTE_FAULT_CUTS=1000` for a long run.
 const CUTS: u64 = 40;
-/// How long something that must come may take.
+/// How long to wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Run = fn(Arc<TestArchive>) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -69,7 +69,7 @@ fn cuts() -> u64 {
     std::env::var("RESTANTE_FAULT_CUTS").ok().map_or(CUTS, |text| text.parse().unwrap())
 }
 
-/// Settings with short time-outs, so that faults show soon.
+/// Settings with short time-outs, so that faults are noticed soon.
 fn impatient(place: &TestArchive) -> Config {
     let postgres = PostgresConfig {
         connect_timeout_ms: nonzero!(1_000),
@@ -102,13 +102,13 @@ async fn proxied(config: Config) -> (Proxy, Opened) {
     (proxy, opened)
 }
 
-/// Messages that no other number has.
+/// Messages that differ from those of every other number.
 fn batch(number: u64) -> Vec<Message> {
     let at = |n: u64| ((number * 10 + n) as i64) * SECOND / 4;
     (0..10).map(|n| message(at(n), n as u8, &format!("{:03}", n % 4))).collect()
 }
 
-/// Appends until it is acknowledged; returns how many were stored by the last call.
+/// Appends until it is acknowledged; returns how many messages the last call stored.
 async fn append_in_the_end(archive: &dyn Archive, messages: &[Message]) -> usize {
     let start = Instant::now();
     loop {
@@ -137,7 +137,7 @@ async fn query_in_the_end(archive: &dyn Archive, query: &Query) -> Vec<common::O
     }
 }
 
-/// Calls waited for the time-out of their statement, because a connection that has ended did not end the requests on it.
+/// Calls waited for the time-out of their statement, because the end of a connection did not end the requests on it.
 async fn a_lost_connection_is_noticed_without_a_time_out(place: Arc<TestArchive>) {
     let hour = nonzero!(3_600_000);
     let postgres = PostgresConfig { statement_timeout_ms: hour, ..place.config.postgres };
@@ -182,9 +182,9 @@ async fn an_append_that_is_cut_at_any_byte_is_stored_once(place: Arc<TestArchive
             happened += u64::from(!proxy.is_armed(direction));
             tried += 1;
             proxy.heal();
-            // What a client heard of is there before anything is repeated.
+            // What was reported to a client exists before anything is repeated.
             if let Ok(answers) = answered {
-                // Messages were answered as duplicates when they were committed and only the answer was lost.
+                // Messages were reported as duplicates when they were committed and only the answer was lost.
                 assert_eq!(answers, [Appended::Stored; 10], "cut at {cut} of {cuts}, {direction:?}");
                 let hashes = messages.iter().map(|message| message.message_hash).collect();
                 let found = other.archive.query(&Query { hashes, ..Query::default() }).await.unwrap();
@@ -256,7 +256,7 @@ async fn a_connection_that_only_one_side_has_is_given_up(place: Arc<TestArchive>
     for (number, side) in (1..).zip([Side::Client, Side::Server]) {
         let before = proxy.passed(Direction::ToServer);
         let lose = async {
-            // In the middle of the append, or before it where that is over first.
+            // In the middle of the append, or before it if it ends earlier.
             while proxy.passed(Direction::ToServer) < before + 200 {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! Segments that lost messages: `check` says how many, opening serves what is left and removes nothing.
+//! Segments that lost messages: `check` reports how many, opening serves what is left and removes nothing.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +55,7 @@ impl Archive {
         open(self.config()).await.unwrap()
     }
 
-    /// What a check reads, beside a server or without one.
+    /// The report of a check, with or without a server running.
     async fn check(&self) -> Report {
         let opened = open(Config { read_only: true, ..self.config() }).await.unwrap();
         check(&opened).await
@@ -65,12 +65,12 @@ impl Archive {
         self.folder.path().join(format!("{number:08}.{suffix}"))
     }
 
-    /// An archive as it was written before there was a list of segments.
+    /// Turns it into an archive from before there was a list of segments.
     fn forget_list(&self) {
         let _ = fs::remove_file(self.folder.path().join(LIST));
     }
 
-    /// All messages but those of a segment from a place on.
+    /// All messages except those of a segment from an index on.
     fn without(&self, number: usize, kept: usize) -> Vec<common::OwnedRow> {
         let each = self.segments.iter().enumerate();
         let left =
@@ -91,7 +91,7 @@ impl Archive {
     }
 }
 
-/// The time of a segment's message: a segment lies within a second.
+/// The time of a segment's message: a segment is within a second.
 fn at(segment: u32, n: u32) -> i64 {
     i64::from(segment) * NANOS_PER_SECOND + i64::from(n)
 }
@@ -104,7 +104,7 @@ async fn served(opened: &Opened) -> Vec<common::OwnedRow> {
     walk(&*opened.archive, Query::default()).await.concat()
 }
 
-/// How many messages the findings of a report say are lost, in all.
+/// How many messages are lost in all, according to the findings of a report.
 fn lost(report: &Report) -> u64 {
     let lost = |what: &str| what.strip_prefix("LOST DATA: ")?.split(' ').next()?.parse::<u64>().ok();
     let lost = report.findings.iter().filter_map(|finding| lost(&finding.what)).sum();
@@ -116,14 +116,14 @@ fn cut(file: &Path, len: u64) {
     fs::OpenOptions::new().write(true).open(file).unwrap().set_len(len).unwrap();
 }
 
-/// Where the record of a message begins.
+/// The offset of a message's record.
 fn place_of(log: &Path, message: &Message) -> u64 {
     let bytes = fs::read(log).unwrap();
     let at = bytes.windows(message.body.len()).position(|bytes| bytes == message.body).unwrap();
     (at - restante_archive::record::HEADER_BYTES) as u64
 }
 
-/// Cut, emptied and removed, with its index there; with the list of segments, and as it was before there was one.
+/// Truncated, emptied and removed, with its index still there; with the list of segments, and as it was before there was one.
 #[tokio::test]
 async fn a_sealed_log_that_is_cut_emptied_or_gone_has_lost_its_messages() {
     for has_list in [true, false] {
@@ -165,7 +165,7 @@ async fn a_sealed_log_that_is_cut_emptied_or_gone_has_lost_its_messages() {
 async fn a_pair_that_is_gone_is_not_one_that_retention_removed() {
     let archive = Archive::sealed(5).await;
     let opened = archive.open().await;
-    // The first two segments go.
+    // The first two segments are removed.
     let now = Timestamp(at(3, 0));
     opened.upkeep.prune(&"time:1".parse().unwrap(), now).await.unwrap();
     assert!(!archive.file(2, "log").exists() && archive.file(3, "log").exists());
@@ -179,7 +179,7 @@ async fn a_pair_that_is_gone_is_not_one_that_retention_removed() {
     let expected: Vec<Message> = [&archive.segments[2][..], &archive.segments[4]].concat();
     assert_eq!(served(&opened).await, sorted(&expected));
     assert_eq!(lost(&check(&opened).await), 10);
-    // What is lost is forgotten when retention would have removed it.
+    // Losses are forgotten when retention would have removed the messages.
     let now = Timestamp(at(5, 0));
     opened.upkeep.prune(&"time:1".parse().unwrap(), now).await.unwrap();
     assert_eq!(lost(&check(&opened).await), 0);
@@ -218,7 +218,7 @@ async fn an_index_of_another_log_loses_nothing_while_the_log_is_there() {
     );
 }
 
-/// A server that was stopped has synced its open segment: from there on a shorter one has lost messages.
+/// A server that was stopped has synced its open segment: if it is shorter afterwards, messages were lost.
 #[tokio::test]
 async fn an_open_log_that_is_cut_after_a_clean_stop_has_lost_messages() {
     let archive = Archive::sealed(1).await;
@@ -237,13 +237,13 @@ async fn an_open_log_that_is_cut_after_a_clean_stop_has_lost_messages() {
     opened.upkeep.close().await.unwrap();
     assert_eq!(fs::read(&log).unwrap(), damaged, "it is not cut any further");
 
-    // Killed, a server may leave a torn end: nobody was answered for it.
+    // A killed server may leave a torn end: nothing of it was acknowledged.
     let archive = Archive::sealed(1).await;
     fs::write(archive.file(2, "log"), &whole[..whole.len() - 3]).unwrap();
     assert_eq!(lost(&archive.check().await), 0);
 }
 
-/// What can't be had back is not reported for ever.
+/// What can't be recovered is not reported forever.
 #[tokio::test]
 async fn a_rebuild_accepts_what_is_lost() {
     let archive = Archive::sealed(3).await;
@@ -287,7 +287,7 @@ async fn health_and_metrics_report_what_is_lost_and_set_aside() {
     opened.upkeep.close().await.unwrap();
 }
 
-/// Retention takes what was set aside of a segment together with it.
+/// Retention removes the files that were set aside of a segment together with it.
 #[tokio::test]
 async fn retention_removes_what_was_set_aside() {
     let archive = Archive::sealed(3).await;
@@ -306,7 +306,7 @@ async fn retention_removes_what_was_set_aside() {
     opened.upkeep.close().await.unwrap();
 }
 
-/// A copy has a list of its own: what is lost of the copy is noticed, and what was lost before is not forgotten.
+/// A copy has its own list: losses of the copy are noticed, and earlier losses are not forgotten.
 #[tokio::test]
 async fn a_backup_knows_what_its_segments_should_have() {
     let archive = Archive::sealed(4).await;
@@ -325,7 +325,7 @@ async fn a_backup_knows_what_its_segments_should_have() {
     assert_eq!(lost(&archive.check().await), 10, "the archive itself is as it was");
 }
 
-/// Archives of before there was a list get one when they are opened for writing.
+/// Archives from before there was a list get one when they are opened for writing.
 #[tokio::test]
 async fn an_old_archive_gets_a_list() {
     let archive = Archive::sealed(3).await;

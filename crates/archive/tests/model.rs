@@ -146,8 +146,8 @@ impl Pair {
         }
     }
 
-    /// An engine that removes whole parts may keep more than the model, but nothing may be gone that the policy keeps.
-    /// Afterwards the model gets what the engine has kept.
+    /// An engine that removes whole parts may keep more than the model, but must not remove what the policy keeps. Afterwards the
+    /// model gets what the engine has kept.
     async fn prune(&self, policy: &Retention, now: Timestamp) {
         let everything = Query { limit: 10_000, ..Query::default() };
         self.engine.upkeep.prune(policy, now).await.unwrap();
@@ -170,7 +170,7 @@ impl Pair {
     }
 }
 
-/// How the engine divides what it has: small parts, so that operations cross many.
+/// How the engine divides its contents: into small parts, so that operations cross many.
 #[derive(Clone, Debug)]
 struct Shape {
     segment_messages: NonZero<u64>,
@@ -208,7 +208,7 @@ async fn compare_all(place: &TestArchive, shape: Shape, operations: Vec<Operatio
     pair.engine.upkeep.close().await.unwrap();
 }
 
-/// RESTANTE_TEST_CASES=10000 for a long run. An engine that takes longer for a case gets fewer.
+/// RESTANTE_TEST_CASES=10000 for a long run. Slower engines get fewer cases.
 fn cases(engine: Engine) -> u32 {
     let of_log =
         std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300);
@@ -216,13 +216,13 @@ fn cases(engine: Engine) -> u32 {
         Engine::Memory | Engine::Log | Engine::LogSmall => 1,
         Engine::Sqlite => 3,
         Engine::Postgres | Engine::PostgresSmall => 10,
-        // Making and dropping a table takes a second or two.
+        // Creating and dropping a table takes a second or two.
         Engine::Cassandra | Engine::CassandraSmall => 30,
     };
     (of_log / times_slower).max(1)
 }
 
-/// A failure prints its operations, as few as were found to fail, and is kept in `model.regressions` for later runs.
+/// A failure prints the shortest failing list of operations that was found, which is kept in `model.regressions` for later runs.
 fn agrees_with_the_model(engine: Engine) {
     let mut runner = TestRunner::new(ProptestConfig {
         cases: cases(engine),

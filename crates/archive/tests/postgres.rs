@@ -1,4 +1,4 @@
-//! What holds of the `postgres` engine alone: its plans, lost connections, tables that a crash has left.
+//! Tests of the `postgres` engine alone: its plans, lost connections, tables that a crash has left.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -77,7 +77,7 @@ fn url(place: &TestArchive) -> &PostgresUrl {
     }
 }
 
-/// A connection beside the archive's own.
+/// A separate connection, not the archive's own.
 async fn client(place: &TestArchive) -> Client {
     let (client, connection) = tokio_postgres::connect(url(place).connection(), NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -115,7 +115,7 @@ async fn every_statement_goes_by_an_index(place: Arc<TestArchive>) {
             .await
             .unwrap();
         let parameters: i32 = row.get(0);
-        // All of time, so that no window is left out; a look-up of one hash has nothing but that.
+        // All of time, so that no window is left out; a lookup of one hash has no other range.
         let range =
             ["-9223372036854775808", "''", "9223372036854775807", r"'\xff'", "100", "NULL", "NULL", "NULL"];
         let given = if parameters == 1 { "NULL".to_owned() } else { range[..parameters as usize].join(", ") };
@@ -185,7 +185,7 @@ async fn connections_that_are_cut_are_replaced(place: Arc<TestArchive>) {
         if n % 5 == 0 {
             client.batch_execute(&cut).await.unwrap();
         }
-        // What an append that met the cut says is not promised; what it promised is there.
+        // The result of an append that was cut is not specified; what was acknowledged exists.
         if opened.archive.append(batch.clone()).await.is_ok() {
             stored.extend(batch);
         } else {
@@ -219,7 +219,7 @@ async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<TestA
     let client = client(&place).await;
     let before = texts(&client, LEAVES).await.len();
     client.batch_execute("BEGIN; SELECT count(*) FROM messages").await.unwrap();
-    // There are twelve megabytes, and two days have to go; the reader has the locks.
+    // There are twelve megabytes, and two days have to be removed; the reader has the locks.
     let policy = "size:5MB".parse().unwrap();
     let pruning = opened.upkeep.prune(&policy, Timestamp(3 * DAY));
     let appending = async {
@@ -267,8 +267,8 @@ async fn a_window_that_is_not_empty_any_more_stays(place: Arc<TestArchive>) {
     assert_eq!(opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap().parts, 1, "it is empty");
 }
 
-/// A server that had registered a topic went on with its number, which another server had given to another topic since: the standby
-/// that took over lacked the registration.
+/// A server that had registered a topic went on using its number, which another server had since assigned to another topic: the
+/// standby that took over lacked the registration.
 async fn topics_keep_their_names_after_a_failover(place: Arc<TestArchive>) {
     let admin = client(&place).await;
     let schema = url(&place).schema();
@@ -361,7 +361,7 @@ async fn large_pages_are_whole_and_in_order(place: Arc<TestArchive>) {
     }
 }
 
-/// A part of a page that was read from its end had more rows than were asked for: those at its start are missing then.
+/// A part of a page that was read from its end had more rows than were requested: those at its start are missing then.
 async fn large_pages_are_whole_where_messages_crowd(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let minute = (0..15_000).map(|n| message(n * SECOND / 250, 1, "crowd"));
@@ -376,7 +376,7 @@ async fn large_pages_are_whole_where_messages_crowd(place: Arc<TestArchive>) {
     assert_eq!(pages.concat(), sorted(&messages));
 }
 
-/// The same where it had more bytes than a page takes.
+/// The same where it had more bytes than fit on a page.
 async fn large_pages_are_whole_where_bytes_end_them(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let large =
@@ -436,7 +436,7 @@ async fn an_unusable_url_is_refused(_: Arc<TestArchive>) {
     ] {
         let error = match text.parse() {
             Ok(url) => open(Config { is_lazy: true, ..Config::new(url) }).await.err().unwrap(),
-            Err(error) => error, // most are refused before anything is opened
+            Err(error) => error, // most fail before anything is opened
         };
         assert_eq!(error.kind(), ErrorKind::Invalid, "{text}: {error}");
     }
@@ -454,7 +454,7 @@ fn by_tls(place: &TestArchive, user: &str, host: &str, parameters: &str) -> Conf
     Config { url: EngineUrl::Postgres(text.parse().unwrap()), ..place.config.clone() }
 }
 
-/// Appends and finds a message, and leaves nothing behind.
+/// Appends and finds a message, and cleans up.
 async fn use_and_remove(place: &TestArchive, config: Config) {
     let schema = format!("{}_tls", url(place).schema());
     let opened = open(config).await.unwrap();
@@ -465,7 +465,7 @@ async fn use_and_remove(place: &TestArchive, config: Config) {
 }
 
 async fn an_archive_is_reached_by_tls(place: Arc<TestArchive>) {
-    let user = "restante_tls:restante"; // who is refused without TLS
+    let user = "restante_tls:restante"; // a user who is refused without TLS
     let error = open(by_tls(&place, user, "127.0.0.1", "sslmode=disable")).await.err().unwrap();
     assert!(error.to_string().contains("pg_hba.conf"), "{error}");
     let ca = format!("{}/ca.pem", certificates());

@@ -1,7 +1,7 @@
-//! Every file of an archive is cut, emptied, removed, or has one byte flipped, at random: a check finds as many lost messages
-//! as there are, opening serves all others and removes nothing.
+//! Every file of an archive is truncated, emptied, removed, or has one byte flipped, at random: a check finds exactly the lost
+//! messages, opening serves all others and removes nothing.
 //!
-//! `RESTANTE_TEST_DAMAGES=1000` flips so many bytes in each file, and cuts it at a fifth as many lengths; 5 unless set.
+//! `RESTANTE_TEST_DAMAGES=1000` flips this many bytes in each file, and truncates it to a fifth as many lengths; 5 by default.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp, nonzero};
 
 const WINDOWS: i64 = 10;
 const LOG_HEADER_BYTES: usize = 64;
-/// Bytes of a record's length and checksum, before what the length counts.
+/// Bytes of a record's length and checksum, which come before the bytes that the length counts.
 const FRAME_BYTES: usize = 8;
 
 /// What happens to a file.
@@ -63,7 +63,7 @@ impl File {
         self.name.ends_with(".log")
     }
 
-    /// The records of a log and where they lie.
+    /// The records of a log and their byte ranges.
     fn records(&self) -> Vec<(Range<usize>, Record)> {
         let u32_at = |at: usize| u32::from_le_bytes(self.bytes[at..at + 4].try_into().unwrap());
         let mut records = Vec::new();
@@ -84,7 +84,7 @@ impl File {
         records
     }
 
-    /// The messages that are lost when this happens.
+    /// The messages that are lost by this damage.
     fn lost(&self, damage: Damage, is_sealed: bool) -> BTreeSet<Key> {
         let records = self.records();
         let hit = |at: usize| records.iter().find(|(range, _)| range.contains(&at)).map(|(_, record)| record);
@@ -165,7 +165,7 @@ impl Archive {
         self.files.iter().any(|file| file.name == index)
     }
 
-    /// A copy of the archive to which that has happened; gives the damaged file's bytes, if it is still there.
+    /// A copy of the archive with this damage; returns the damaged file's bytes, if it still exists.
     fn damaged(&self, file: &File, damage: Damage, to: &Path) -> Option<Vec<u8>> {
         for other in self.files.iter().filter(|other| other.name != file.name && other.name != "LOCK") {
             let is_of_pair = other.name == file.name.replace(".log", ".idx");
@@ -198,7 +198,7 @@ impl Archive {
         let reader = open(config(folder.path(), true)).await.unwrap();
         assert_lost(&reader, lost.len(), &what).await;
         assert!(served(&reader).await == left, "{what}: a reader serves something else");
-        // Another start finds what the first has left; of the many flips some will do.
+        // Another start finds what the first has left; for the many flips a sample is enough.
         let starts = if matches!(damage, Damage::Flipped { at, .. } if at % 8 != 0) { 1 } else { 2 };
         for start in 1..=starts {
             let opened = open(config(folder.path(), false)).await.unwrap();
@@ -206,7 +206,7 @@ impl Archive {
             assert_lost(&opened, lost.len(), &what).await;
             opened.upkeep.close().await.unwrap();
         }
-        // The list follows what is there, and the lock is nobody's.
+        // The list is updated to what exists, and the lock file is not part of a segment.
         if let Some(bytes) = damaged.filter(|_| file.name.starts_with("00")) {
             let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
             let mut kept = entries
@@ -221,7 +221,7 @@ async fn served(opened: &Opened) -> Vec<OwnedRow> {
     walk(&*opened.archive, Query { limit: 1_000, ..Query::default() }).await.concat()
 }
 
-/// What the findings say must be what the report counts.
+/// The messages in the findings must add up to what the report counts.
 async fn assert_lost(opened: &Opened, lost: usize, what: &str) {
     let report: Report = opened.upkeep.check(&|_, _| {}).await.unwrap();
     let number = |what: &str| what.strip_prefix("LOST DATA: ")?.split(' ').next()?.parse::<u64>().ok();
@@ -229,7 +229,7 @@ async fn assert_lost(opened: &Opened, lost: usize, what: &str) {
     assert_eq!((report.lost, named), (lost as u64, lost as u64), "{what}: {report:?}");
 }
 
-/// All that happens to the files, in an order that is the same for the same seed.
+/// All damage that is tried, in an order that is the same for the same seed.
 fn damages(archive: &Archive, flips: usize, random: &mut impl Rng) -> Vec<(usize, Damage)> {
     let mut damages = Vec::new();
     for (number, file) in archive.files.iter().enumerate() {

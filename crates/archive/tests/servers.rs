@@ -1,4 +1,4 @@
-//! Several servers on one database: what holds when two archives are open in one place at the same time.
+//! Several servers on one database: properties of two archives that are open in one place at the same time.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -52,7 +52,7 @@ fn main() {
     engines::conclude(&libtest_mimic::run(&engines::arguments(), trials))
 }
 
-/// Its first three bytes distinguish a topic, so that a filter of one matches that one alone.
+/// A topic is distinguished by its first three bytes, so that a filter of one matches that one alone.
 fn topic(n: usize) -> String {
     format!("{:03}", n % TOPICS)
 }
@@ -72,7 +72,7 @@ fn only(messages: &[Message], keep: impl Fn(&Message) -> bool) -> Vec<OwnedRow> 
     sorted(&kept)
 }
 
-/// All rows of a walk, in the archive's order whichever way it went.
+/// All rows of a walk, in the archive's order whichever direction it had.
 async fn walked(archive: &dyn Archive, query: Query) -> Vec<OwnedRow> {
     let is_backward = query.direction == Direction::Backward;
     let mut pages = walk(archive, query).await;
@@ -82,7 +82,7 @@ async fn walked(archive: &dyn Archive, query: Query) -> Vec<OwnedRow> {
     pages.concat()
 }
 
-/// Appends in batches, each answered without error; how many messages were stored.
+/// Appends in batches, each without an error; returns how many messages were stored.
 async fn append_all(archive: Arc<dyn Archive>, messages: Vec<Message>, batch_messages: usize) -> usize {
     let mut stored = 0;
     for batch in messages.chunks(batch_messages) {
@@ -94,7 +94,7 @@ async fn append_all(archive: Arc<dyn Archive>, messages: Vec<Message>, batch_mes
     stored
 }
 
-/// Whether a server shows exactly these messages, each once, with every kind of filter.
+/// Checks that a server returns exactly these messages, each once, with every kind of filter.
 async fn shows(server: &Opened, messages: &[Message]) {
     let archive = &*server.archive;
     for direction in [Direction::Forward, Direction::Backward] {
@@ -110,7 +110,7 @@ async fn shows(server: &Opened, messages: &[Message]) {
         let query = Query { limit: 7, ..query };
         for topics in [Topics::List(some.to_vec()), Topics::Bloom(filter)] {
             let found = walked(archive, Query { topics, ..query.clone() }).await;
-            // A filter of several topics matches others too, whose bits it has by chance.
+            // A filter of several topics also matches others whose bits it has by chance.
             let found: Vec<OwnedRow> = found.into_iter().filter(|row| some.contains(&row.topic)).collect();
             assert_eq!(found, of_some);
         }
@@ -126,9 +126,9 @@ async fn shows(server: &Opened, messages: &[Message]) {
     assert_eq!(stats.messages, messages.len() as u64);
 }
 
-/// Migrations exclude one another, and the second finds the work done.
+/// Migrations exclude one another, and the second finds them done.
 async fn two_may_open_an_empty_database_at_once(place: Arc<TestArchive>) {
-    // Making tables takes seconds in Cassandra, where a test finds them unless no test has ended before.
+    // Creating tables takes seconds in Cassandra, where a test finds them unless no test has ended before.
     for round in 0..if place.engine.is_cassandra() { 1 } else { 5 } {
         let place = TestArchive::new(place.engine);
         let (one, other) = tokio::join!(place.open(), place.open());
@@ -182,7 +182,7 @@ async fn new_topics_through_one_are_found_through_the_other(place: Arc<TestArchi
         let by_bloom = Query { topics: Topics::Bloom(filter_of(&[&topic])), ..Query::default() };
         let by_channel = Query { channel: Some(channel), ..Query::default() };
         let by_all = Query { channel: by_channel.channel.clone(), ..by_list.clone() };
-        // Asked before, so that a server could remember that there is nothing.
+        // Queried before, so that a server could remember that there is nothing.
         for query in [&by_list, &by_bloom, &by_channel, &by_all] {
             assert!(answers.query(query).await.unwrap().is_empty());
         }
@@ -212,7 +212,7 @@ async fn a_walk_goes_on_at_the_other(place: Arc<TestArchive>) {
     }
 }
 
-/// What a server remembers of topics and partitions may be gone meanwhile.
+/// Topics and partitions that a server remembers may be gone meanwhile.
 async fn a_topic_that_one_pruned_comes_back_through_the_other(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     let messages = shared_messages(300);
@@ -269,7 +269,7 @@ async fn one_prunes_while_the_other_appends_and_answers(place: Arc<TestArchive>)
     }
 }
 
-/// As servers do that are started by the same timer. Neither fails because the other one was faster.
+/// As with servers that are started by the same timer. Neither fails because the other one was first.
 async fn both_prune_at_once(place: Arc<TestArchive>) {
     let servers = [place.open().await, place.open().await];
     let messages = shared_messages(600);

@@ -1,4 +1,4 @@
-//! The spool, before an engine that is switched off and on.
+//! The spool, with an engine that is switched off and on.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -33,7 +33,7 @@ fn config(folder: &Path, bytes_max: u64) -> Config {
     Config { spool: Some(spool), clock, ..Config::new("memory:".parse().unwrap()) }
 }
 
-/// A spool before an engine.
+/// A spool with an engine.
 struct Subject {
     engine: Arc<Switch>,
     opened: Opened,
@@ -95,7 +95,7 @@ impl Subject {
         .await;
     }
 
-    /// What is drained gives its disk space back.
+    /// Draining frees disk space.
     async fn wait_until_removed(&self) {
         wait_until("nothing is left", async || self.opened.upkeep.health().spooled_bytes == 0).await;
         assert_eq!(self.generations(), 0);
@@ -107,7 +107,7 @@ impl Subject {
         assert_eq!(rows, sorted(messages));
     }
 
-    /// Gives the spool up without closing it, as a crash does, and opens it again.
+    /// Drops the spool without closing it, as a crash does, and opens it again.
     async fn crash(self) -> Self {
         let Self { engine, opened, config, folder } = self;
         drop(opened);
@@ -124,7 +124,7 @@ impl Subject {
     }
 }
 
-/// Opens a spool whose user is about to end.
+/// Opens a spool whose previous user is about to end.
 async fn reopen(engine: &Arc<Switch>, config: &Config) -> Opened {
     loop {
         match open_over(engine.opened(), None, config).await {
@@ -187,8 +187,8 @@ async fn what_was_spooled_is_stored_oldest_first() {
     subject.wait_until_drained().await;
     subject.assert_stored(&messages).await;
     let asked = subject.engine.asked().split_off(asked_before).concat();
-    // The check whether the engine is back had the first batches, which are the newest, frozen in a generation of
-    // their own; the others came to the next one, in which the oldest message is.
+    // The check whether the engine is back has the first batches, which are the newest, frozen in their own generation; the
+    // others went to the next one, which has the oldest message.
     let begin = asked.iter().position(|key| *key == messages[0].key()).unwrap();
     assert!(asked[..begin].is_sorted() && asked[begin..].is_sorted(), "{asked:?}");
 }
@@ -218,7 +218,7 @@ async fn a_late_message_that_comes_while_others_are_drained_is_stored() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(100..200)).await;
     for late in 0..5 {
-        subject.engine.set(Mode::OnFor(1)); // one batch is taken, and then the engine is away again
+        subject.engine.set(Mode::OnFor(1)); // one batch is stored, and then the engine is off again
         wait_until("a batch was taken", async || subject.engine.count().await as i64 > late).await;
         wait_until("it is known to be away", async || subject.problem().is_some()).await;
         subject.spool(&numbered(late..late + 1)).await;
@@ -251,14 +251,14 @@ async fn an_engine_that_hangs_costs_one_time_out_and_not_one_for_each_message() 
     for message in &messages {
         assert_eq!(opened.archive.append(vec![message.clone()]).await.unwrap(), [Appended::Spooled]);
     }
-    // Only the first one was asked about, by its publisher and by the check whether the engine is back.
+    // Only the first one was sent to the engine, by its publisher and by the check whether the engine is back.
     let asked: BTreeSet<_> = engine.asked().concat().into_iter().collect();
     assert_eq!(asked.into_iter().collect::<Vec<_>>(), [messages[0].key()]);
     engine.set(Mode::On);
     wait_until("all are stored", async || engine.count().await == 50).await;
 }
 
-/// Clients that gave up once took the time-out with them: nobody ever noticed that the engine hung.
+/// A client that gave up used to cancel the time-out too: it was never noticed that the engine hung.
 #[tokio::test]
 async fn callers_that_give_up_are_served_all_the_same() {
     let engine = Switch::new(Mode::Hangs).await;
@@ -277,7 +277,7 @@ async fn callers_that_give_up_are_served_all_the_same() {
 
 #[tokio::test]
 async fn those_who_wait_for_an_engine_go_to_the_spool_when_one_of_them_has_found_it_away() {
-    let subject = Subject::new(Mode::Hangs).await; // the time-out is far away
+    let subject = Subject::new(Mode::Hangs).await; // the time-out is long
     let archive = subject.opened.archive.clone();
     let waiting = tokio::spawn(async move { archive.append(numbered(0..1)).await.unwrap() });
     wait_until("it has come as far as the engine", async || subject.engine.asked().len() == 1).await;
@@ -306,7 +306,7 @@ async fn an_engine_that_comes_back_before_anything_was_spooled_is_noticed() {
     engine.set(Mode::On);
     wait_until("it is noticed", async || {
         let problem = opened.upkeep.health().problem;
-        problem.as_deref() == Some("starting") // what the engine itself says, and nothing of ours
+        problem.as_deref() == Some("starting") // the engine's own text, unchanged
     })
     .await;
     assert_eq!(opened.archive.append(numbered(0..1)).await.unwrap(), [Appended::Stored]);
@@ -471,21 +471,21 @@ async fn damaged_messages_are_reported_and_the_others_stored() {
     assert_eq!(subject.engine.count().await, 99);
 }
 
-/// A log that can't be read seems to have no messages, and was once removed for that.
+/// A log that can't be read seems to have no messages, and used to be removed for that reason.
 #[tokio::test]
 async fn a_part_that_cannot_be_read_at_all_is_kept() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..50)).await;
     subject.opened.upkeep.close().await.unwrap();
     subject.damage(|bytes| bytes[..64].fill(0));
-    // It has a copy of what the header says.
+    // It has a copy of the header's fields.
     fs::remove_file(subject.spool_folder().join("00000001/SEGMENTS")).unwrap();
     let subject = subject.crash().await;
     subject.engine.set(Mode::On);
     subject.wait_until_set_aside().await;
 }
 
-/// Nothing brings back what somebody has removed; what comes afterwards is kept again.
+/// Nothing restores what somebody has removed; later messages are stored again.
 #[tokio::test]
 async fn a_spool_whose_files_were_removed_takes_messages_again() {
     let subject = Subject::new(Mode::Off).await;
@@ -555,7 +555,7 @@ async fn the_spool_is_counted() {
     assert_shown(&["engine_up 1", "spool_messages 0", "spool_bytes 0", "spool_drained_messages_total 10"]);
 }
 
-/// Whatever an engine does and whenever a server crashes: what was acknowledged is there in the end, and nothing else.
+/// Whatever an engine does and whenever a server crashes: in the end all acknowledged messages exist, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_whatever_the_engine_does() {
     for seed in 0..3 {
@@ -599,7 +599,7 @@ async fn nothing_acknowledged_is_lost_whatever_the_engine_does() {
     }
 }
 
-/// Appends batches of its own, some of them with messages of before, and gives those that were acknowledged.
+/// Appends its own batches, some with messages of earlier ones, and returns those that were acknowledged.
 async fn publish(
     archive: &dyn restante_archive::Archive,
     life: i64,

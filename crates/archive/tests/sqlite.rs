@@ -1,4 +1,4 @@
-//! What only the `sqlite` engine promises: about its file, about those who read beside the writer, and about being killed.
+//! Promises of the `sqlite` engine only: about its file, about readers next to the writer, and about being killed.
 #![cfg(feature = "sqlite")]
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use restante_archive::{Appended, Config, Error, Message, Opened, Query, Topics, 
 use restante_core::{ErrorKind, Timestamp};
 use rusqlite::Connection;
 
-/// Names the file to a process that is going to be killed.
+/// The variable with the file, for a process that is going to be killed.
 const CHILD_FILE: &str = "RESTANTE_TEST_CHILD_FILE";
 
 fn config(file: &Path) -> Config {
@@ -37,7 +37,7 @@ async fn open_read_only(file: &Path) -> Result<Opened, Error> {
     open(Config { read_only: true, ..config(file) }).await
 }
 
-/// All files of a folder and what is in them.
+/// All files of a folder with their contents.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.map(|file| (file.clone(), std::fs::read(file).unwrap())).collect()
@@ -49,7 +49,7 @@ fn nth(n: i64) -> Message {
     message
 }
 
-/// Appends until it is killed, and says what was answered.
+/// Appends until it is killed, and prints what was acknowledged.
 #[test]
 #[ignore = "the process that acked_append_survives_kill kills"]
 fn child_that_appends() {
@@ -111,7 +111,7 @@ async fn a_foreign_file_is_refused_untouched() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
     std::fs::write(&text, "no database").unwrap();
-    // As a node of another kind leaves it when it is killed: with what it wrote in the log only.
+    // The state that a killed node of another kind leaves: its writes are only in the log.
     let foreign = folder.path().join("store.sqlite3");
     let other = Connection::open(&foreign).unwrap();
     other.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -179,7 +179,7 @@ async fn a_read_only_opener_sees_new_messages_and_new_topics() {
     );
     let bloom = Query { topics: Topics::Bloom(common::filter_of(&["beech"])), ..Query::default() };
     assert_eq!(rows(&reader.archive.query(&bloom).await.unwrap()), sorted(&[beech]));
-    // The topic goes and comes again, under another number.
+    // The topic is removed and added again, under another number.
     writer.upkeep.prune(&"time:1".parse().unwrap(), Timestamp::from_seconds(100)).await.unwrap();
     assert_eq!(reader.archive.query(&of("beech")).await.unwrap().len(), 0);
     writer.archive.append(vec![message(3, 1, "cedar"), message(4, 1, "beech")]).await.unwrap();
@@ -237,7 +237,7 @@ async fn odd_names_are_names() {
     let opened = open_file(&link).await.unwrap();
     assert_eq!(open_file(&target).await.err().unwrap().kind(), ErrorKind::Conflict);
     assert_eq!(opened.archive.append(vec![nth(1)]).await.unwrap(), [Appended::Duplicate]);
-    // An empty file, as mktemp makes it, is taken.
+    // An empty file, as created by mktemp, is accepted.
     let empty = folder.path().join("empty");
     std::fs::write(&empty, "").unwrap();
     open_file(&empty).await.unwrap().archive.append(vec![nth(1)]).await.unwrap();

@@ -74,7 +74,7 @@ impl Subject {
         assert_eq!(rows(self.first.clone()).await, rows(self.second.clone()).await);
     }
 
-    /// Gives both up without closing them, as a crash does, and opens them again.
+    /// Drops both without closing them, as a crash does, and opens them again.
     async fn crash(self) -> Self {
         let Self { first, second, opened, config, folder } = self;
         drop(opened);
@@ -153,14 +153,14 @@ async fn a_second_that_is_too_far_behind_is_given_up_and_the_first_goes_on() {
     assert_eq!(following.since, Some(Timestamp::from_seconds(77)));
     assert_eq!(subject.opened.upkeep.health().problem, None, "the first is well");
 
-    // What was spooled before is still stored; what comes now is not.
+    // What was spooled before is still stored; new messages are not.
     subject.second.set(Mode::On);
     wait_until("the spool is drained", async || subject.following().messages == 0).await;
     subject.append(&numbered(1_000..1_001)).await;
     assert!(subject.following().is_stopped);
     assert!((10..40).contains(&subject.second.count().await));
 
-    // The next start follows again and remembers that something is missing, until somebody says that it is not.
+    // The next start follows again and remembers that something is missing, until an operator clears that.
     let subject = subject.crash().await;
     subject.append(&numbered(2_000..2_010)).await;
     wait_until("it follows again", async || subject.following().messages == 0).await;
@@ -220,7 +220,7 @@ async fn a_tandem_that_is_closed_acknowledges_nothing() {
     let subject = Subject::new(64 << 20).await;
     subject.opened.upkeep.close().await.unwrap();
     subject.opened.upkeep.close().await.unwrap();
-    // The first would still take it, and the second would never hear of it.
+    // The first would still store it, but the second would never get it.
     let error = subject.opened.archive.append(numbered(0..1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!subject.following().is_stopped);
@@ -314,7 +314,7 @@ async fn both_are_equal_in_the_end() {
     }
 }
 
-/// The copy's second, with what waits for it, has all that the copy's first has.
+/// The copy's second, with its spool, has all that the copy's first has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_both_loses_nothing_in_either() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,7 +348,7 @@ async fn a_copy_of_both_loses_nothing_in_either() {
         copied.upkeep.close().await.unwrap();
         let url = format!("log:{}", copy.join(SECOND).display()).parse().unwrap();
         let second = open(Config { read_only: true, ..Config::new(url) }).await.unwrap();
-        // What came later than the first's copy may be there.
+        // What was appended after the first's copy may be there.
         let followed = walk(&*second.archive, Query::default()).await.concat();
         assert_eq!(followed[..rows.len()], rows, "round {round}");
     }
@@ -380,7 +380,7 @@ async fn what_waits_for_the_second_is_copied_though_neither_archive_is() {
     wait_until("the second has it", async || second.count().await == 10).await;
 }
 
-/// What waits may reach the second as soon as the second's own copy was made, and must be in a copy all the same.
+/// Waiting messages may reach the second as soon as the second's own copy was made, and must be in a copy all the same.
 #[tokio::test]
 async fn what_reaches_the_second_after_its_copy_is_in_the_copy_of_its_spool() {
     let copy = tempfile::tempdir().unwrap();

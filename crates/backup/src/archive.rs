@@ -1,4 +1,4 @@
-//! The archive, with its spool and the second one of a tandem.
+//! The archive, with its spool, and the second archive of a tandem with its spool.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,21 +17,21 @@ use super::{
     manifest::Role,
 };
 
-/// Where an archive is, and what belongs to it.
+/// The locations of an archive and of what belongs to it.
 #[derive(Clone, Debug)]
 pub struct ArchiveFiles {
     /// The archive.
     pub url: EngineUrl,
-    /// The folder of what waits for it.
+    /// The folder with messages that wait for the archive.
     pub spool: PathBuf,
     /// The second archive of a tandem.
     pub second: Option<EngineUrl>,
-    /// The folder of what waits for the second.
+    /// The folder with messages that wait for the second archive.
     pub second_spool: PathBuf,
 }
 
 impl Store {
-    /// The archive; `upkeep` is what copies it.
+    /// The archive, which is copied by `upkeep`.
     pub fn archive(files: ArchiveFiles, upkeep: Option<Arc<dyn Upkeep>>) -> Self {
         let mut locations = vec![
             (Part::Spool, Location::Folder(files.spool.clone())),
@@ -60,7 +60,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// What waits in spools, and the second archive where it is on this machine.
+    /// The bytes in spools, and those of the second archive if it is on this machine.
     async fn beside_bytes(&self) -> Result<u64, Error> {
         let mut locations = vec![self.files.spool.clone()];
         if let Some(second) = &self.files.second {
@@ -81,7 +81,7 @@ impl Source for Archive {
         };
         let stats = self.upkeep.stats().await?;
         let own_bytes = match &location {
-            // In the same mount sealed segments get another name, and only the open ones are copied.
+            // In the same mount sealed segments are hard-linked, and only the open ones are copied.
             Location::Folder(folder) if mount.is_some() && disk::mount_of(folder) == mount => {
                 stats.parts.iter().filter(|part| part.is_open).map(|part| part.disk_bytes).sum()
             }

@@ -1,4 +1,4 @@
-//! Folders of files as a backup needs them: walked, summed up, copied and put in place so that a power cut changes nothing.
+//! Folders of files for backups: walking, hashing, copying, and putting in place so that it survives a power cut.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -17,7 +17,7 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-/// What is read at once.
+/// The bytes per read.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Creates a folder that only its owner can read: it holds the server's data.
@@ -26,13 +26,13 @@ pub(super) fn create_private(folder: &Path) -> Result<(), Error> {
     created.map_err(|error| Error::io("create", folder.display(), error))
 }
 
-/// Makes what was created, renamed or removed in a folder durable.
+/// Makes the creation, renaming and removal of files in a folder durable.
 pub(super) fn sync(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| Error::io("sync", folder.display(), error))
 }
 
-/// The folder in which a path lies.
+/// The folder that contains a path.
 pub(super) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -40,7 +40,7 @@ pub(super) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Renames within a disk, and returns when that is durable.
+/// Renames within a disk, and returns when the new name is durable.
 #[expect(clippy::disallowed_methods, reason = "both folders are synced behind it")]
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = |error| Error::io("rename", from.display(), error);
@@ -49,7 +49,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     sync(parent(from))
 }
 
-/// Removes a file, or a folder with all that is in it, if it is there.
+/// Removes a file, or a folder with its contents, if it exists.
 pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
     let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir());
     let removed = if is_file { fs::remove_file(path) } else { fs::remove_dir_all(path) };
@@ -61,7 +61,7 @@ pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The names in a folder; none when it is not there.
+/// The names in a folder; none when the folder does not exist.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     let failed = |error| Error::io("read", folder.display(), error);
     let entries = match fs::read_dir(folder) {
@@ -76,18 +76,18 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Whether a file, by its path, is a lock of an engine. A lock without its process means nothing.
+/// Whether a file, by its path, is a lock of an engine. A lock means nothing without its process.
 pub(super) fn is_lock(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     name == "lock" || name == "lock.mdb" || name.ends_with(".lock")
 }
 
-/// A folder and all that is in it.
+/// A folder and its contents.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// Each file below it, by its path with slashes, and its length.
+    /// Each file in it, by its path with slashes, and its length.
     pub(super) files: Vec<(String, u64)>,
-    /// Each folder below it, the inner ones after the outer ones.
+    /// Each folder in it, outer folders before inner ones.
     pub(super) folders: Vec<PathBuf>,
 }
 
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// Walks through a folder. Anything that is neither a file nor a folder is refused.
+/// Walks through a folder. Anything that is neither a file nor a folder is an error.
 pub(super) fn walk(folder: &Path) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     let mut waiting = vec![(folder.to_owned(), String::new())];
@@ -126,7 +126,7 @@ pub(super) fn walk(folder: &Path) -> Result<Tree, Error> {
     Ok(tree)
 }
 
-/// About how many bytes lie below a path. It may change meanwhile.
+/// The approximate bytes at and below a path, which may change meanwhile.
 pub(super) fn size_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     if !metadata.is_dir() {
@@ -139,7 +139,7 @@ pub(super) fn size_of(path: &Path) -> u64 {
 /// The space on a disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiskSpace {
-    /// Free for users other than root.
+    /// Bytes that are free for users other than root.
     pub(super) free_bytes: u64,
     pub(super) all_bytes: u64,
 }
@@ -157,23 +157,23 @@ pub(super) fn free_bytes(path: &Path) -> Result<u64, Error> {
     space(path).map(|space| space.free_bytes)
 }
 
-/// Whether two paths lie on one disk, wherever it is mounted. What is not there lies on none.
+/// Whether two paths are on one disk, wherever it is mounted. A path that does not exist is on none.
 pub(super) fn is_same_disk(one: &Path, other: &Path) -> bool {
     let disk_of = |path| mount_of(path).map(|mount| mount.disk);
     disk_of(one).is_some_and(|disk| disk_of(other) == Some(disk))
 }
 
-/// The mount that a path is in. A file can get another name only within one, and a folder be renamed.
+/// The mount that contains a path. Hard links and renames only work within one mount.
 pub(super) fn mount_of(path: &Path) -> Option<Mount> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
     let found = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
-    // Before Linux 5.8 the number is missing, and the disk must do.
+    // Before Linux 5.8 there is no number: then the disk alone identifies the mount.
     let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     let number = if has_number { found.stx_mnt_id } else { 0 };
     Some(Mount { number, disk: (found.stx_dev_major, found.stx_dev_minor) })
 }
 
-/// A disk where it is mounted.
+/// A disk at a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
     number: u64,
@@ -186,13 +186,13 @@ impl Mount {
         Self { number, disk: (disk, 0) }
     }
 
-    /// Whether they are one disk, mounted here and there.
+    /// Whether both are the same disk, possibly mounted at different points.
     pub(super) fn is_same_disk(&self, other: &Self) -> bool {
         self.disk == other.disk
     }
 }
 
-/// Opens a file for reading that is no link to another place.
+/// Opens a file for reading, unless it is a symbolic link.
 fn open_file(path: &Path) -> io::Result<File> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(io::Error::other("it is no file"));
@@ -200,7 +200,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// A folder, and the files below it: no link on the way is followed, and none leads out of it.
+/// A folder, and the files below it: symbolic links below it are not followed, and none leads out of it.
 #[derive(Debug)]
 pub(super) struct Beneath {
     folder: OwnedFd,
@@ -208,7 +208,7 @@ pub(super) struct Beneath {
 }
 
 impl Beneath {
-    /// The folder itself may be named by way of links.
+    /// The path of the folder itself may contain symbolic links.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, path, flags, Mode::empty());
@@ -216,12 +216,12 @@ impl Beneath {
         Ok(Self { folder, path: path.to_owned() })
     }
 
-    /// The path of a file for people.
+    /// The path of a file, for display.
     pub(super) fn path(&self, file: &str) -> PathBuf {
         self.path.join(file)
     }
 
-    /// Opens a file for reading. Pipes, devices and folders are refused, and not waited for.
+    /// Opens a file for reading. Pipes, devices and folders are refused without waiting for them.
     pub(super) fn file(&self, path: &str) -> io::Result<File> {
         let opened = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
         let file = match opened {
@@ -233,25 +233,25 @@ impl Beneath {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
     }
 
-    /// Creates a file where none is. No link leads to its folder now, and the folders above are ours alone.
+    /// Creates a file that must not exist. No link leads to its folder now, and only we can write to the folders above.
     pub(super) fn create(&self, path: &str, mode: u32) -> io::Result<File> {
         if let Some((above, _)) = path.rsplit_once('/') {
             self.open_at(above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         }
-        // By the C library's call, which the power cut tests record.
+        // With the C library's call, which the power cut tests record.
         OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path.join(path))
     }
 
     fn open_at(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
         let (flags, how) = (flags | OFlags::CLOEXEC, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS);
         match openat2(&self.folder, path, flags, mode, how) {
-            // Before Linux 5.6, and where a container forbids what it does not know.
+            // Before Linux 5.6, and in containers that forbid unknown calls.
             Err(Errno::NOSYS | Errno::PERM) => self.open_step_by_step(path, flags, mode),
             opened => opened,
         }
     }
 
-    /// The same, one folder after the other. The path has no `..`.
+    /// The same, one folder after the other. The path contains no `..`.
     fn open_step_by_step(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
         let mut names = path.split('/');
         let name = names.next_back().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Beneath {
     }
 }
 
-/// Reads a file from beginning to end, and gives its length and its SHA-256.
+/// Reads a whole file, and returns its length and its SHA-256.
 pub(super) fn digest(
     path: &Path,
     each: impl FnMut(u64) -> Result<(), Error>,
@@ -274,7 +274,7 @@ pub(super) fn digest(
     pump(file, &mut io::sink(), each, failed)
 }
 
-/// The same of a file that has so many bytes: of a longer one a byte more is read.
+/// The same for a file that should have `bytes` bytes: of a longer one, one more byte is read.
 pub(super) fn digest_of(
     file: &File,
     path: &Path,
@@ -286,14 +286,14 @@ pub(super) fn digest_of(
     })
 }
 
-/// Makes a file durable that somebody else has written.
+/// Syncs a file that another program has written.
 pub(super) fn sync_file(path: &Path) -> Result<(), Error> {
     let synced = open_file(path).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::io("sync", path.display(), error))
 }
 
-/// Copies a file that has so many bytes (of a longer one a byte more) into another one, synced, and gives its length and its
-/// SHA-256.
+/// Copies a file that should have `bytes` bytes (of a longer one, one more byte) into another file, syncs it, and returns
+/// its length and its SHA-256.
 pub(super) fn copy_into(
     from: &File,
     bytes: u64,
@@ -308,7 +308,7 @@ pub(super) fn copy_into(
     Ok(copied)
 }
 
-/// Copies a file to a place where none is, synced, and gives its length and its SHA-256.
+/// Copies a file to a path that must not exist, syncs it, and returns its length and its SHA-256.
 pub(super) fn copy(
     from: &Path,
     to: &Path,
@@ -318,7 +318,7 @@ pub(super) fn copy(
     let write_failed = |error| Error::io("write", to.display(), error);
     let source = open_file(from).map_err(read_failed)?;
     let source_metadata = source.metadata().map_err(read_failed)?;
-    // A key that only its owner may read stays so.
+    // A key that only its owner may read keeps that mode.
     let mode = source_metadata.mode() & 0o777;
     let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
     let mut target = target.map_err(write_failed)?;
@@ -328,7 +328,7 @@ pub(super) fn copy(
     Ok(copied)
 }
 
-/// Hands all bytes on, and calls `each` with how many they were, which may end it.
+/// Forwards all bytes, and calls `each` with the number of bytes of each step; an error from it stops.
 fn pump(
     mut from: impl Read,
     to: &mut impl Write,
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(ended.to_string(), stopped().to_string(), "an error of the callback ends it");
     }
 
-    /// Where the kernel knows no `openat2`, the path is gone step by step.
+    /// If the kernel does not have `openat2`, the path is opened step by step.
     #[test]
     fn no_link_below_a_folder_is_followed() {
         let guard = tempfile::tempdir().unwrap();
@@ -390,7 +390,7 @@ mod tests {
         fs::write(at("folder/a/b/x"), "own").unwrap();
         std::os::unix::fs::symlink(at("outside"), at("folder/a/link")).unwrap();
         std::os::unix::fs::symlink("b/x", at("folder/a/x")).unwrap();
-        // The folder itself may be named by way of a link.
+        // The path of the folder itself may contain a link.
         std::os::unix::fs::symlink(at("folder"), at("way")).unwrap();
         let folder = Beneath::open(&at("way")).unwrap();
         let step_by_step = |path: &str| folder.open_step_by_step(path, OFlags::RDONLY, Mode::empty()).is_ok();

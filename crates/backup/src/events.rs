@@ -15,27 +15,27 @@ const WAITING_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum Event {
-    /// It will take about so many bytes, and so many are free.
+    /// The backup begins: about how many bytes it will have, and how many are free.
     Begun {
         /// The folder of the backup.
         folder: PathBuf,
-        /// Bytes of the copies, about.
+        /// The approximate bytes of the copies.
         bytes: u64,
         /// Bytes that are free on its disk.
         free_bytes: u64,
     },
-    /// So much of a role is copied.
+    /// The progress of copying a role.
     Copying {
         /// What is copied.
         role: Role,
-        /// Bytes of all copies until now.
+        /// Bytes of all copies so far.
         bytes: u64,
-        /// Bytes of all copies at the end, about.
+        /// The approximate bytes of all copies at the end.
         of_bytes: u64,
     },
-    /// So much of all is synced and summed up.
+    /// The progress of syncing and hashing all files.
     Summing {
-        /// Bytes until now.
+        /// Bytes so far.
         bytes: u64,
         /// Bytes of all files.
         of_bytes: u64,
@@ -47,14 +47,14 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// Something that a person should know.
+    /// Something that the operator should know.
     Note {
-        /// What.
+        /// The text.
         text: String,
     },
-    /// It is there.
+    /// The backup is finished.
     Done(Summary),
-    /// It is not.
+    /// The backup has failed.
     Failed {
         /// The kind of the error, by its name.
         kind: String,
@@ -72,7 +72,7 @@ pub struct Summary {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What was counted: messages, records, blobs.
+    /// The counted contents: messages, records, blobs.
     #[serde(flatten)]
     pub counts: BTreeMap<String, u64>,
 }
@@ -89,7 +89,7 @@ pub type StopSignal = watch::Receiver<bool>;
 /// Returns when the process is asked to stop.
 pub(super) async fn requested(mut stop: StopSignal) {
     if stop.wait_for(|is_requested| *is_requested).await.is_err() {
-        std::future::pending::<()>().await; // nobody is left who could ask
+        std::future::pending::<()>().await; // the sender is gone
     }
 }
 
@@ -98,7 +98,7 @@ pub fn stopped() -> Error {
     Error::unavailable("the backup was stopped before it was finished: there is none")
 }
 
-/// The server that takes a backup is ending.
+/// The server that takes a backup is stopping.
 pub(super) fn server_stops() -> Error {
     Error::unavailable("the server is stopping, and no backup was taken: take it when the server runs again")
 }
@@ -126,7 +126,7 @@ impl EventSender {
 
     /// Sends a progress event, unless the queue is full.
     pub(crate) fn progress(&self, event: Event) {
-        let _ = self.events.try_send(event); // the next one says more
+        let _ = self.events.try_send(event); // the next one is more recent
     }
 
     /// Sends an event that must not be dropped.

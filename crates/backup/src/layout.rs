@@ -11,36 +11,36 @@ use super::{
     manifest::{Manifest, Role},
 };
 
-/// What a server stores below its data folder and elsewhere on this machine.
+/// The data of a server in its data folder and elsewhere on this machine.
 pub struct Layout {
     data: PathBuf,
-    /// Files of the data folder that belong to no store.
+    /// Files of the data folder that are not part of a store.
     files: Vec<SmallFile>,
-    /// The file of the key by which secrets in the records are sealed. It is in no backup.
+    /// The file with the key that seals secrets in the records. No backup contains it.
     secrets: Option<PathBuf>,
-    /// In the order in which they are copied.
+    /// The stores, in the order in which they are copied.
     stores: Vec<Store>,
 }
 
 struct SmallFile {
-    /// Its path below the data folder.
+    /// Its path relative to the data folder.
     path: PathBuf,
     is_node_key: bool,
 }
 
 impl Layout {
-    /// A data folder without stores. Relative paths begin in the current folder.
+    /// A data folder without stores. A relative path is relative to the current folder.
     pub fn new(data: &Path) -> Self {
         Self { data: absolute(data), files: Vec::new(), secrets: None, stores: Vec::new() }
     }
 
-    /// Adds a file that belongs to no store. One that is not below the data folder is left out.
+    /// Adds a file that is not part of a store. A file outside the data folder is left out.
     pub fn with_file(mut self, file: &Path) -> Self {
         self.add_file(file, false);
         self
     }
 
-    /// Adds the file of the node's key, if it has one below the data folder.
+    /// Adds the file of the node's key, if it has one in the data folder.
     pub fn with_node_key(mut self, file: Option<&Path>) -> Self {
         if let Some(file) = file {
             self.add_file(file, true);
@@ -48,7 +48,7 @@ impl Layout {
         self
     }
 
-    /// Sets the file of the key by which secrets in the records are sealed. Backups leave it out and say so.
+    /// Sets the file with the key that seals secrets in the records. Backups leave it out and report that.
     pub fn with_secrets(mut self, file: &Path) -> Self {
         self.secrets = Some(absolute(file));
         self
@@ -56,16 +56,16 @@ impl Layout {
 
     fn add_file(&mut self, file: &Path, is_node_key: bool) {
         let Ok(path) = file.strip_prefix(&self.data) else { return };
-        // A key that `..` leads to is as little in the data folder as one with an absolute path elsewhere.
+        // A key at a path with `..` is outside the data folder, like one with an absolute path elsewhere.
         if path.components().all(|part| matches!(part, Component::Normal(_))) {
             self.files.push(SmallFile { path: path.to_owned(), is_node_key });
         }
     }
 
-    /// Adds a store, in place of the one of the same role.
+    /// Adds a store, or replaces the one of the same role.
     ///
     /// Records are copied before the blobs that they refer to: a blob is put first, and none is removed meanwhile. The archive is
-    /// last, because most arrives there, and messages that came after the backup had begun do no harm in it.
+    /// last, because it gets the most data, and messages that arrived after the backup had begun do no harm in it.
     pub fn with_store(mut self, store: Store) -> Self {
         self.stores.retain(|own| own.role != store.role);
         self.stores.push(store);
@@ -78,12 +78,12 @@ impl Layout {
         &self.data
     }
 
-    /// Files of the data folder that belong to no store, by their paths below it.
+    /// Files of the data folder that are not part of a store, by their paths relative to it.
     pub fn small_files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
     }
 
-    /// The file of the key by which secrets in the records are sealed, if the layout has one.
+    /// The file with the key that seals secrets in the records, if the layout has one.
     pub(super) fn secrets(&self) -> Option<&Path> {
         self.secrets.as_deref()
     }
@@ -92,12 +92,12 @@ impl Layout {
         &self.stores
     }
 
-    /// Whether a file of the data folder is the node's key, by its path in it.
+    /// Whether a file of the data folder is the node's key, by its path relative to the folder.
     pub(super) fn is_node_key(&self, path: &str) -> bool {
         self.files.iter().any(|file| file.is_node_key && file.path == Path::new(path))
     }
 
-    /// Where a part is, if it is on this machine.
+    /// The location of a part, if it is on this machine.
     pub(super) fn location_of(&self, part: Part) -> Option<Location> {
         if part == Part::Files {
             return Some(Location::Among(self.data.clone()));
@@ -106,17 +106,17 @@ impl Layout {
         locations.find(|(own, _)| *own == part).map(|(_, location)| location.clone())
     }
 
-    /// The data folder and all places of stores on this machine.
+    /// The data folder and all locations of stores on this machine.
     pub(super) fn locations(&self) -> Vec<PathBuf> {
         self.locations_of_parts().map(|(_, location)| location.path().to_owned()).collect()
     }
 
-    /// The same, with what each is for and how it is used.
+    /// The same locations, each with the part that it is for.
     pub(super) fn locations_of_parts(&self) -> impl Iterator<Item = (Part, Location)> {
         Part::ALL.into_iter().filter_map(|part| Some((part, self.location_of(part)?)))
     }
 
-    /// Whether a file may be restored: an engine writes it, or it has the name that the settings give it.
+    /// Whether a file may be restored: an engine writes files of this name, or the settings give it this name.
     pub(super) fn takes(&self, part: Part, path: &str) -> bool {
         let is_named = part != Part::Files || self.small_files().any(|own| own == Path::new(path));
         is_named && is_restored(part, path)
@@ -128,7 +128,7 @@ impl Layout {
             Part::Records => Role::Records,
             Part::Blobs => Role::Blobs,
             Part::Archive => Role::Archive,
-            // A second archive of another engine would not open, and its first has everything.
+            // A second archive of another engine would not open, but the first has everything.
             Part::Files | Part::Spool | Part::Second | Part::SecondSpool => return Ok(()),
         };
         let store = self.stores.iter().find(|store| store.role == role);
@@ -149,18 +149,18 @@ impl Layout {
 pub struct Store {
     pub(super) role: Role,
     pub(super) engine: &'static str,
-    /// Without a password.
+    /// The URL, without a password.
     pub(super) url: String,
-    /// Where its files are on this machine; none of an engine elsewhere.
+    /// The locations of its files on this machine; none for an engine elsewhere.
     locations: Vec<(Part, Location)>,
-    /// What copies it; `None` when there is nothing at its place.
+    /// What copies it; `None` when it does not exist.
     source: Option<Box<dyn Source>>,
-    /// Why it can't be copied.
+    /// The reason why it can't be copied.
     problem: Option<Error>,
 }
 
 impl Store {
-    /// The same store, whose backup fails with this error, if there is one.
+    /// The same store; its backup fails with this error, if there is one.
     #[must_use]
     pub fn failing(self, problem: Option<Error>) -> Self {
         Self { problem, ..self }
@@ -176,7 +176,7 @@ impl Store {
         Self { role, engine, url, locations, source, problem: None }
     }
 
-    /// What it has, and how long a copy of it in that mount is.
+    /// The contents of the store, and the length of a copy of it in that mount.
     pub(super) async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Error> {
         match &self.source {
             Some(source) => source.holding(mount).await.map_err(|error| self.failed(error)),
@@ -202,11 +202,11 @@ impl Store {
     }
 }
 
-/// What a store has before it is copied.
+/// The contents of a store before it is copied.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     pub(super) counts: std::collections::BTreeMap<String, u64>,
-    /// About how long a copy is.
+    /// The approximate length of a copy.
     pub(super) copy_bytes: u64,
 }
 
@@ -216,17 +216,17 @@ impl Holding {
     }
 }
 
-/// How a copy went.
+/// The outcome of a copy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Copied {
-    /// Why the engine's own content is not there; what waits for the engine is there all the same.
+    /// Why the engine's own content is not in the copy; messages that wait for the engine are nevertheless.
     pub(super) omitted: Option<String>,
-    /// What a person should know.
+    /// Something that the operator should know.
     pub(super) note: Option<String>,
 }
 
 impl Copied {
-    /// An engine that has nothing on this machine can't be copied, and what can be is copied all the same.
+    /// An engine without files on this machine can't be copied; everything that can be is copied nevertheless.
     pub(super) fn of(copied: Result<(), Error>) -> Result<Self, Error> {
         match copied {
             Ok(()) => Ok(Self::default()),
@@ -238,10 +238,10 @@ impl Copied {
     }
 }
 
-/// What copies a store: its own upkeep.
+/// The interface that copies a store: implemented with its own upkeep.
 #[async_trait]
 pub(super) trait Source: Send + Sync {
-    /// What it has, and how long a copy of it in that mount is.
+    /// The contents of the store, and the length of a copy of it in that mount.
     async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Error>;
     /// Copies it into an empty folder.
     async fn copy(&self, folder: &Path) -> Result<Copied, Error>;
@@ -254,12 +254,12 @@ pub(super) mod testing {
     use super::*;
     use crate::ArchiveFiles;
 
-    /// The kinds of records of tests.
+    /// The kinds of records in tests.
     pub(crate) fn schema() -> restante_records::Schema {
         restante_records::Schema::new(restante_mail::kinds()).unwrap()
     }
 
-    /// Records, blobs and an archive at these URLs; below the data folder where one is empty.
+    /// Records, blobs and an archive at these URLs; an empty URL is in the data folder.
     pub(crate) fn layout(data: &Path, urls: [&str; 3], second: Option<EngineUrl>) -> Layout {
         let defaults = ["lmdb:records", "files:blobs", "log:archive"];
         let mut named = defaults.into_iter().zip(urls).map(|(default, url)| {

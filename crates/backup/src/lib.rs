@@ -1,13 +1,14 @@
-//! Backups: a copy of all that a server keeps, taken while it runs, and put back into an empty place.
+//! Backups: a copy of everything that a server stores, taken while it runs, and restored to an empty location.
 //!
 //! `docs/design/backup.md` states what a backup guarantees, and why its parts are copied in this order.
 //!
-//! - `layout`: what a server stores, and where; `records` and `archive`: how each store is copied. `source`: what a backup needs.
-//! - `take`: the copy, from the first look at the disk to the last rename. `events`: its progress.
-//! - `manifest`: what a backup says of itself. `verify`: whether that is so.
-//! - `location`, `names`, `target`, `restore`: which part of a backup goes where, which files it can have, how it comes there,
-//!   and putting it there.
-//! - `route`: how a running server is asked. `metrics`: how backups went.
+//! - `layout`: what a server stores, and where; `records` and `archive`: how each store is copied. `source`: the input of a
+//!   backup.
+//! - `take`: the copy, from the first check of the disk to the last rename. `events`: its progress.
+//! - `manifest`: the description of a backup. `verify`: whether the backup matches it.
+//! - `location`, `names`, `target`, `restore`: where each part of a backup goes, which files it may have, how its location is
+//!   filled, and the restore itself.
+//! - `route`: how a running server is requested to take a backup. `metrics`: the outcome of backups.
 //! - `disk`: files and folders.
 
 #[cfg(feature = "archive")]
@@ -50,19 +51,19 @@ pub use verify::{Wrong, verify};
 #[cfg(feature = "records")]
 use records::check_pages;
 
-/// Called with the bytes that are done, and with the total.
+/// Called with the bytes done so far, and with the total.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Held while blobs are removed, and by a backup between its copies of records and of blobs.
 pub type Removing = Arc<tokio::sync::Mutex<()>>;
 
-/// Without records and blobs no file that is restored is LMDB's.
+/// Without records and blobs no restored file is LMDB's.
 #[cfg(not(feature = "records"))]
 fn check_pages(_part: location::Part, _path: &str, _file: &std::fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs what reads and writes files on a thread made for that.
+/// Runs work that reads and writes files on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

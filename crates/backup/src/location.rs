@@ -1,4 +1,4 @@
-//! Which part of a backup goes where: the settings say it, as they do for a server.
+//! Where each part of a backup goes: the settings decide it, as they do for a server.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,18 @@ use super::{
     names::{self, DATABASE},
 };
 
-/// A part of a backup that has a place of its own.
+/// A part of a backup that has its own location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Files,
     Records,
     Blobs,
     Archive,
-    /// What waits for the archive.
+    /// The messages that wait for the archive.
     Spool,
     /// The second archive of a tandem.
     Second,
-    /// What waits for the second.
+    /// The messages that wait for the second archive.
     SecondSpool,
 }
 
@@ -30,7 +30,7 @@ impl Part {
         Self::Files,
         Self::Records,
         Self::Blobs,
-        // The archive's own files lie beside the folders of the others.
+        // The archive's own files are beside the folders of the others.
         Self::Spool,
         Self::Second,
         Self::SecondSpool,
@@ -51,7 +51,7 @@ impl Part {
         }
     }
 
-    /// What it is called when the settings have no place for it.
+    /// Its name in messages if the settings have no location for it.
     fn described(self) -> &'static str {
         match self {
             Self::Files => "a data folder",
@@ -64,25 +64,26 @@ impl Part {
         }
     }
 
-    /// The part that a file of a backup belongs to, and the file's path in it; none for the settings, which stay there.
+    /// The part that contains a file of a backup, and the file's path in the part; `None` for the settings, which are
+    /// not restored.
     pub(super) fn of(path: &str) -> Option<(Self, &str)> {
         let within = |part: Self| Some((part, path.strip_prefix(&part.folder())?.strip_prefix('/')?));
         Self::ALL.into_iter().find_map(within)
     }
 }
 
-/// Where a part goes.
+/// The location of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// All its files, with their paths, below a folder that is its own.
+    /// A folder that contains all files of the part and nothing else.
     Folder(PathBuf),
-    /// Its only file.
+    /// The part's only file.
     File(PathBuf),
-    /// Its files into a folder that has others, too.
+    /// A folder that contains the part's files and others.
     Among(PathBuf),
 }
 
-/// A part and what is to be restored of it.
+/// A part and its files to restore.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Move<'m> {
     pub(super) part: Part,
@@ -91,13 +92,13 @@ pub(super) struct Move<'m> {
     pub(super) files: Vec<(&'m FileEntry, &'m str)>,
 }
 
-/// So many files that are not restored are named.
+/// The most files that are named among those that are not restored.
 const SHOWN_MAX: usize = 5;
-/// A file of settings: a server reads the one of its current folder, which may be the data folder.
+/// The name of a file of settings: a server reads the one in its current folder, which may be the data folder.
 const SETTINGS: &str = "restante.toml";
 
-/// Whether a backup of ours may have a file of this name, by its path in its part. Which names the files of the data folder
-/// have is a matter of settings.
+/// Whether our backups may contain a file of this name, by its path in its part. The names of the files of the data folder
+/// depend on settings.
 pub(super) fn is_restored(part: Part, path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     match part {
@@ -106,7 +107,7 @@ pub(super) fn is_restored(part: Part, path: &str) -> bool {
     }
 }
 
-/// Where everything goes, and what a person should know of what goes nowhere.
+/// Decides where everything goes, and returns notes for the operator about what is not restored.
 pub(super) fn plan<'m>(
     manifest: &'m Manifest,
     layout: &Layout,
@@ -156,7 +157,7 @@ pub(super) fn plan<'m>(
             unknown.join(", ")
         ));
     }
-    // Roles without a file, an empty archive for example, are made by the server when it starts.
+    // The server creates roles without a file, such as an empty archive, when it starts.
     for role in &manifest.roles {
         if let Some(why) = &role.omitted {
             notes.push(format!("not in the backup: {} ({}): {why}", role.role.name(), role.url));
@@ -165,13 +166,13 @@ pub(super) fn plan<'m>(
     Ok((moves, notes))
 }
 
-/// A path that can be compared with others, whether it was named from here or from the root.
+/// An absolute path, so that paths can be compared with each other.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 impl Location {
-    /// Whether these can be the files of the engine that has this place.
+    /// Whether these can be the files of the engine at this location.
     fn takes(&self, files: &[(&FileEntry, &str)]) -> bool {
         let is_database = matches!(files, [(_, path)] if *path == DATABASE);
         match self {
@@ -266,7 +267,7 @@ mod tests {
         let of_sqlite = manifest("sqlite", &["archive/archive.db"]);
         let error = plan(&of_sqlite, &layout("", "")).unwrap_err().to_string();
         assert!(error.contains("sqlite") && error.contains("set archive.url"), "{error}");
-        // Also where nothing could be restored to: it was said to be restored.
+        // Also if there was no location to restore to: once, it was reported as restored.
         let error = plan(&of_sqlite, &layout("memory:", "")).unwrap_err().to_string();
         assert!(error.contains("the settings name memory"), "{error}");
         let (moves, _) = plan(&of_sqlite, &layout("sqlite:/x/a.db", "")).unwrap();

@@ -1,4 +1,4 @@
-//! What a backup says of itself, in the file that is written last.
+//! The description of a backup, in the file that is written last.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::disk::Beneath;
 
-/// The file's name. A folder without it is no backup.
+/// The file's name. A folder without it is not a backup.
 pub(crate) const FILE_NAME: &str = "backup.json";
 /// The version of the layout.
 const FORMAT: u32 = 1;
-/// A longer one is no manifest: it has room for two million files, and takes about as much memory as it is long.
+/// A longer file is not a manifest: this is enough for two million files, and reading it takes about as much memory.
 const BYTES_MAX: u64 = 512 << 20;
-/// No path or other text of a manifest is longer.
+/// The most bytes of a path or another text of a manifest.
 const TEXT_BYTES_MAX: usize = 4_096;
 /// The hex digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
@@ -27,18 +27,18 @@ const SHA256_DIGITS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The settings, the node's key, how far store sync has come.
+    /// The settings, the node's key, and the progress of store sync.
     Files,
     /// The records.
     Records,
     /// The blobs.
     Blobs,
-    /// The archive with its spools and its second.
+    /// The archive with its spools and its second archive.
     Archive,
 }
 
 impl Role {
-    /// Its name, and that of its folder in a backup.
+    /// Its name, which is also the name of its folder in a backup.
     pub fn name(self) -> &'static str {
         match self {
             Self::Files => "files",
@@ -49,7 +49,7 @@ impl Role {
     }
 }
 
-/// What every manifest has, in any format.
+/// The fields that a manifest of any format has.
 #[derive(Deserialize)]
 struct Head {
     format: u32,
@@ -69,26 +69,26 @@ impl Head {
     }
 }
 
-/// What a backup says of itself.
+/// The description of a backup.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
     /// The version of the layout.
     pub format: u32,
-    /// When the copies were begun.
+    /// When the copying began.
     pub taken_at: String,
     /// The server's version.
     pub version: String,
     /// Each store.
     pub roles: Vec<RoleEntry>,
-    /// Every file but this one, by path.
+    /// Every file except this one, by path.
     pub files: Vec<FileEntry>,
-    /// Whether there was a key by which secrets in the records are sealed. It is not in the backup.
+    /// Whether there was a key that seals secrets in the records. It is not in the backup.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub secrets_left_out: bool,
 }
 
-/// A role's share.
+/// The part of one role.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleEntry {
@@ -96,9 +96,9 @@ pub struct RoleEntry {
     pub role: Role,
     /// Its engine.
     pub engine: String,
-    /// Where it was, without a password.
+    /// Its URL, without a password.
     pub url: String,
-    /// What it held when its copy was begun.
+    /// Its counted contents when its copying began.
     pub counts: BTreeMap<String, u64>,
     /// The number of its files.
     pub files: u64,
@@ -112,11 +112,11 @@ pub struct RoleEntry {
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Below the backup's folder, with slashes.
+    /// The path relative to the backup's folder, with slashes.
     pub path: String,
     /// Its length.
     pub bytes: u64,
-    /// As `sha256sum` prints it.
+    /// The hash, as `sha256sum` prints it.
     pub sha256: String,
 }
 
@@ -135,18 +135,20 @@ impl Manifest {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// What all roles held.
+    /// The counted contents of all roles.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         self.roles.iter().flat_map(|role| role.counts.clone()).collect()
     }
 
-    /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
+    /// Reads the manifest of a backup, and checks that it names nothing outside of the backup, and nothing twice. Its texts
+    /// are safe to show.
     ///
     /// # Errors
-    /// `NotFound` when the folder has none, `Corrupt` when it is none of ours, `Unavailable` when it can't be read.
+    /// `NotFound` when the folder has no manifest, `Corrupt` when the file is not one of ours, `Unavailable` when
+    /// it can't be read.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let corrupt = |what: String| Error::corrupt(format!("{}: {what}", folder.display()));
-        // The rest of one of another format may look otherwise.
+        // The rest of a manifest may differ in another format.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
         let manifest: Self = Self::parse(folder)?;
         if let Some(file) = manifest.files.iter().find(|file| !is_below(&file.path)) {
@@ -169,7 +171,7 @@ impl Manifest {
         Ok(manifest.made_showable())
     }
 
-    /// Replaces characters that a terminal would act on in everything that is shown to people.
+    /// Replaces characters that a terminal would interpret in everything that is shown to people.
     fn made_showable(mut self) -> Self {
         self.taken_at = shown(&self.taken_at);
         self.version = shown(&self.version);
@@ -203,7 +205,7 @@ impl Manifest {
         })
     }
 
-    /// Writes it, synced. The caller syncs the folder.
+    /// Writes and syncs the manifest. The caller syncs the folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
         let file = folder.join(FILE_NAME);
         let failed = |error| Error::io("write", file.display(), error);
@@ -220,13 +222,13 @@ impl Manifest {
     }
 }
 
-/// Whether a path leads to something below, regardless of what is there, and can be shown.
+/// Whether a path is inside a folder, regardless of what exists there, and can be shown.
 fn is_below(path: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     path.len() <= TEXT_BYTES_MAX && path.split('/').all(is_name) && !path.chars().any(acts_on_terminals)
 }
 
-/// A text without what a terminal acts on, and not too long.
+/// A text without characters that a terminal interprets, and not too long.
 fn shown(text: &str) -> String {
     let shown = text.chars().map(|c| if acts_on_terminals(c) { '\u{fffd}' } else { c });
     shown.take(TEXT_BYTES_MAX).collect()
@@ -238,7 +240,7 @@ fn acts_on_terminals(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a folder is a backup, or what is left of one that was not finished.
+/// Whether a folder is a backup, or the rest of an unfinished one.
 pub(crate) fn is_of_backup(folder: &Path, mark: &str) -> bool {
     [FILE_NAME, mark].iter().any(|name| fs::symlink_metadata(folder.join(name)).is_ok())
 }

@@ -1,4 +1,5 @@
-//! How backups went, for the metrics: the last one is noted in the data folder, so that its age is known after a restart, too.
+//! The outcome of backups, for the metrics: the last one is noted in the data folder, so that its age is known after a
+//! restart, too.
 
 use std::{
     fs::{self, File},
@@ -19,17 +20,17 @@ use tracing::warn;
 
 use super::disk;
 
-/// The file in the data folder that tells of the last finished backup. No backup has it, and a restore leaves it where it is: it
-/// speaks of the machine's backups, not of what is kept.
+/// The file in the data folder that describes the last finished backup. No backup contains it, and a restore does not touch it:
+/// it is about the backups of this machine, not about the stored data.
 pub(super) const NOTE: &str = "last-backup.json";
-/// A longer one is not ours.
+/// A longer file is not ours.
 const NOTE_BYTES_MAX: u64 = 4_096;
 
 /// A finished backup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Last {
-    /// When it was begun: everything that was acknowledged before is in it.
+    /// When it was begun: it contains everything that was acknowledged before.
     taken_at_seconds: f64,
     duration_seconds: f64,
     bytes: u64,
@@ -41,13 +42,13 @@ impl Last {
         Self { taken_at_seconds, duration_seconds: duration.as_secs_f64(), bytes }
     }
 
-    /// That of a data folder; none when no backup was ever finished, or nobody can tell.
+    /// Reads the note of a data folder; `None` when no backup was ever finished, or the note can't be read.
     fn read(data: &Path) -> Option<Self> {
         let file = File::open(data.join(NOTE)).ok()?;
         serde_json::from_reader(file.take(NOTE_BYTES_MAX)).ok()
     }
 
-    /// Notes it, durably and as a whole.
+    /// Writes the note, durably and atomically.
     pub(super) fn write(&self, data: &Path) -> Result<(), Error> {
         let (file, new) = (data.join(NOTE), data.join(format!("{NOTE}.new")));
         let text = serde_json::to_string(self).map_err(|error| Error::internal(error.to_string()))?;
@@ -57,7 +58,7 @@ impl Last {
     }
 }
 
-/// How backups went. Cloning shares the values.
+/// The outcome of backups. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct BackupMetrics {
     backups: Family<ResultLabel, Counter>,
@@ -75,7 +76,7 @@ const DONE: ResultLabel = ResultLabel { result: "done" };
 const FAILED: ResultLabel = ResultLabel { result: "failed" };
 
 impl BackupMetrics {
-    /// Those of a server that keeps a data folder.
+    /// The metrics of a server with a data folder.
     pub fn of(data: &Path) -> Self {
         let metrics = Self::default();
         if let Some(last) = Last::read(data) {
@@ -99,7 +100,7 @@ impl BackupMetrics {
         }
     }
 
-    /// Counts one that was asked for and is not there.
+    /// Counts a requested backup that failed.
     pub(super) fn failed(&self) {
         self.backups.get_or_create(&FAILED).inc();
     }
@@ -107,7 +108,7 @@ impl BackupMetrics {
     /// Makes the metrics visible in `registry` as `restante_backup_...`.
     pub fn register(&self, registry: &mut Registry) {
         for label in [DONE, FAILED] {
-            drop(self.backups.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
+            drop(self.backups.get_or_create(&label)); // a family without labels is not exported, and a rate needs its zero
         }
         let registry = registry.sub_registry_with_prefix("restante_backup");
         registry.register("runs", "Backups that were asked for", self.backups.clone());

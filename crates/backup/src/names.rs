@@ -1,22 +1,22 @@
-//! The names of the files that a backup has, and that a restore writes: no others, whatever a manifest lists.
+//! The names of the files that a backup contains, and that a restore writes: no others, whatever a manifest lists.
 //!
-//! Somebody who can write to a folder of backups must not be able to put files of other names beside those of a server.
+//! Somebody who can write to a folder of backups must not be able to add files of other names to those of a server.
 
 use super::location::Part;
 
-/// The one file of an archive in SQLite, which has another name where it is used.
+/// The only file of an archive in SQLite, which has another name where it is used.
 pub(super) const DATABASE: &str = "archive.db";
 /// The list of segments of the engine `log`.
 const SEGMENTS: &str = "SEGMENTS";
 /// LMDB's file.
 pub(super) const LMDB: &str = "data.mdb";
-/// Digits that a number in a name has at least.
+/// The fewest digits of a number in a name.
 const DIGITS_MIN: usize = 8;
 /// The hex digits of a blob's id.
 const ID_DIGITS: usize = 64;
 
-/// Whether an engine writes a file of this name, by its path in a part. The files of the data folder have the names that the
-/// settings give them, so none of them is known here.
+/// Whether an engine writes files of this name, by its path in a part. The settings decide the names of the files of the
+/// data folder, so none of them is known here.
 pub(super) fn is_known(part: Part, path: &str) -> bool {
     match part {
         Part::Files => false,

@@ -1,6 +1,6 @@
-//! Power cuts while a backup of all roles is taken and while it is restored, with commits, puts, sweeps and appends going on: what
-//! looks finished is whole and has what was acknowledged before, what is not says so and can be done again, and what was backed up
-//! has lost nothing.
+//! Power cuts while a backup of all roles is taken and while it is restored, during commits, puts, sweeps and appends. What looks
+//! finished is complete and contains what was acknowledged before; what is not finished is detected and can be done again; and the
+//! stores that were backed up have lost nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,13 +27,13 @@ use super::{
 
 const THREAD: Kind = restante_mail::thread::KIND;
 const ACCOUNT: AccountId = AccountId(1);
-/// Backups that are taken in one run, each with more in it and restored in another way.
+/// Backups that are taken in one run, each of more data and restored in another way.
 const BACKUPS: u32 = 3;
-/// The one that is restored into a folder that has another one's content, which is moved aside.
+/// The backup that is restored into a folder that contains another one, which is moved aside.
 const FORCED: u32 = 1;
-/// The one whose archive and blobs are restored to places outside of the data folder.
+/// The backup whose archive and blobs are restored to locations outside the data folder.
 const OUTSIDE: u32 = 2;
-/// What is kept before each backup, and not meanwhile.
+/// The items that are stored before each backup, and not meanwhile.
 const AT_REST: u32 = 12;
 
 fn message(number: u32) -> Message {
@@ -48,13 +48,13 @@ fn message(number: u32) -> Message {
     }
 }
 
-/// Some lie in packs, and some in files of their own.
+/// Some are in packs, and some in files of their own.
 fn blob(number: u32) -> Bytes {
     let bytes = if number.is_multiple_of(5) { 2_000 } else { 100 };
     Bytes::from(vec![number as u8; bytes + number as usize])
 }
 
-/// Where a server has everything.
+/// The locations of a server's data.
 #[derive(Clone)]
 struct Settings {
     data: PathBuf,
@@ -89,7 +89,7 @@ impl Settings {
     }
 }
 
-/// All that a server keeps below a folder.
+/// All stores of a server in a folder.
 struct Stores {
     settings: Settings,
     archive: restante_archive::Opened,
@@ -99,7 +99,7 @@ struct Stores {
     next: AtomicU32,
 }
 
-/// What records refer to.
+/// The references of the records.
 struct OfRecords(Arc<dyn restante_records::Upkeep>);
 
 #[async_trait]
@@ -114,7 +114,7 @@ impl References for OfRecords {
     }
 }
 
-/// Where the child, or a check, restores a backup.
+/// The locations to which the child, or a check, restores a backup.
 fn settings_of(folder: &Path, backup: u32) -> Settings {
     let outside = folder.join(format!("outside-{backup}"));
     Settings::new(&folder.join(format!("restored-{backup}")), (backup == OUTSIDE).then_some(&outside))
@@ -157,7 +157,7 @@ impl Stores {
         self.blobs.upkeep.close().await.unwrap();
     }
 
-    /// Keeps a blob, a record that refers to it, and a message; numbers are ids.
+    /// Stores a blob, a record that refers to it, and a message; numbers are ids.
     async fn keep_next(&self) -> u32 {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let id = self.blobs.blobs.put(&mut blob(number)).await.unwrap().id;
@@ -173,7 +173,7 @@ impl Stores {
         Sources::new(layout, String::new(), Arc::new(SystemClock), self.removing.clone())
     }
 
-    /// Puts a blob that nobody refers to, and sweeps when no backup holds that back: packs are rewritten.
+    /// Puts an unreferenced blob, and sweeps unless a backup prevents that: packs are rewritten.
     async fn sweep(&self, number: u32) {
         let mut refuse = Bytes::from(vec![number as u8; 900]);
         self.blobs.blobs.put(&mut refuse).await.unwrap();
@@ -193,7 +193,7 @@ impl Stores {
         listening.await.unwrap();
     }
 
-    /// The messages that are there.
+    /// The messages that exist.
     async fn messages(&self) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let mut walk = Walk::new(Query::default());
@@ -207,7 +207,7 @@ impl Stores {
         found
     }
 
-    /// The numbers of the records that are there, each of which has its blob.
+    /// The numbers of the records that exist, each of which has its blob.
     async fn records(&self) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         for dumped in self.records.upkeep.dump(None, 4_096).await.unwrap() {
@@ -227,7 +227,7 @@ impl Stores {
     }
 }
 
-/// Keeps things all the time, takes backups, and restores each. Each step is acknowledged before it begins and when it is done.
+/// Stores items all the time, takes backups, and restores each. Each step is acknowledged before it begins and when it is done.
 async fn run(child: Arc<Child>) {
     let folder = child.folder();
     let stores = Arc::new(Stores::open(Settings::new(&folder.join("data"), None), 1).await);
@@ -271,10 +271,10 @@ fn restore_in_child(child: &Child, backup: u32) {
     child.acknowledge(&format!("restored {backup}")).unwrap();
 }
 
-/// What a check knows of a cut.
+/// What a check knows about a cut.
 struct Found<'c> {
     cut: &'c Cut<'c>,
-    /// The last backup that was begun, and the last that was begun to be restored.
+    /// The last backup that was begun, and the last whose restore was begun.
     begun: Option<u32>,
     restoring: Option<u32>,
 }
@@ -294,14 +294,14 @@ impl<'c> Found<'c> {
         self.cut.acknowledged().contains(&format!("{what} {backup}").as_str())
     }
 
-    /// What was kept before a backup was begun, or until the cut.
+    /// What was stored before a backup was begun, or until the cut.
     fn kept_before(&self, backup: Option<u32>) -> BTreeSet<u32> {
         let end = backup.map(|backup| format!("begin {backup}"));
         let before = self.cut.acknowledged().iter().take_while(|line| Some(**line) != end.as_deref());
         before.filter_map(|line| line.strip_prefix("kept ")?.parse().ok()).collect()
     }
 
-    /// In the midst of what the cut came, so that a test that never looks at some of it fails.
+    /// The step during which the cut happened, so that a test that never reaches some steps fails.
     fn moment(&self) -> &'static str {
         let steps = self.cut.acknowledged().iter().rev();
         let step = steps.copied().find(|line| !line.starts_with("kept ")).unwrap_or_default();
@@ -337,7 +337,7 @@ impl<'c> Found<'c> {
 }
 
 async fn check_has_all(settings: Settings, expected: &BTreeSet<u32>) -> Stores {
-    let stores = Box::pin(Stores::open(settings, 1_000_000)).await; // what opens three stores is large
+    let stores = Box::pin(Stores::open(settings, 1_000_000)).await; // the future that opens three stores is large
     let (messages, records) = (stores.messages().await, stores.records().await);
     for (what, found) in [("messages", messages), ("records", records)] {
         let lost: Vec<&u32> = expected.difference(&found).collect();
@@ -346,8 +346,8 @@ async fn check_has_all(settings: Settings, expected: &BTreeSet<u32>) -> Stores {
     assert!(stores.archive.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
     assert_eq!(stores.records.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
     assert_eq!(stores.blobs.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
-    // Records and blobs belong together: what one refers to is not swept from the other. Records to which nothing was ever
-    // committed might be the wrong ones.
+    // Records and blobs belong together: a sweep removes nothing that a record refers to. Records without any commit
+    // might be the wrong ones.
     if !expected.is_empty() {
         stores.sweep(7).await;
     }
@@ -355,7 +355,7 @@ async fn check_has_all(settings: Settings, expected: &BTreeSet<u32>) -> Stores {
     stores
 }
 
-/// A backup is what its manifest says.
+/// A backup matches its manifest.
 fn check_is_whole(copy: &Path) -> Manifest {
     let manifest = Manifest::read(copy).unwrap();
     assert_eq!(verify(copy, &manifest, &mut |_, _| {}).unwrap(), []);
@@ -365,7 +365,7 @@ fn check_is_whole(copy: &Path) -> Manifest {
     manifest
 }
 
-/// A backup is whole, and restored it has all that is expected.
+/// A backup is complete, and after a restore it has all that is expected.
 async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
     check_is_whole(copy);
     let elsewhere = copy.with_file_name(format!("checked-{}", copy.file_name().unwrap().display()));
@@ -380,7 +380,7 @@ async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
     check_has_all(Settings::new(&elsewhere, None), expected).await.close().await;
 }
 
-/// What was backed up has all that was acknowledged, and goes on; the next backup takes the place of one that was cut off.
+/// The stores that were backed up have all that was acknowledged, and work; the next backup replaces one that was cut off.
 async fn check_source(found: &Found<'_>) {
     let folder = found.cut.folder();
     let mut expected = found.kept_before(None);
@@ -392,7 +392,7 @@ async fn check_source(found: &Found<'_>) {
     let copy = copy_of(folder, backup);
     let partial = copy.with_extension("partial");
     if partial.join("backup.json").exists() && !partial.join("UNFINISHED").exists() {
-        // It is whole and only lacks its name, and is not removed: the user is asked to rename it.
+        // It is complete and only lacks its name, and is not removed: the user is asked to rename it.
         check_backup(&partial, &found.kept_before(Some(backup))).await;
         fs::remove_dir_all(&partial).unwrap();
     }
@@ -402,7 +402,7 @@ async fn check_source(found: &Found<'_>) {
     check_backup(&copy, &expected).await;
 }
 
-/// The backups that have their names. The last is restored; the earlier ones have not changed since they were the last.
+/// The backups that have their final names. The last is restored; the earlier ones have not changed since they were the last.
 async fn check_backups(found: &Found<'_>) {
     let named = |backup: &u32| copy_of(found.cut.folder(), *backup).exists();
     for backup in (0..BACKUPS).filter(|backup| found.was("taken", *backup)) {
@@ -419,7 +419,8 @@ async fn check_backups(found: &Found<'_>) {
     }
 }
 
-/// A restore that was cut off says so, or has not begun; then it is run again. What a server would start on is whole.
+/// A restore that was cut off is detected, or has not begun; then it is run again. The data that a server would start
+/// with is complete.
 async fn check_restore(found: &Found<'_>, backup: u32) {
     let (folder, was_restored) = (found.cut.folder(), found.was("restored", backup));
     let settings = settings_of(folder, backup);
@@ -436,9 +437,9 @@ async fn check_restore(found: &Found<'_>, backup: u32) {
         }
         Ok(()) if !settings.data.join(Role::Records.name()).exists() => {
             assert!(!was_restored && backup != FORCED, "what was restored is there");
-            restore_again(false); // nothing of it is in the way
+            restore_again(false); // its files are not in the way
         }
-        // The old content, as it was, is as good until the restore was acknowledged.
+        // Until the restore was acknowledged, the unchanged old content is valid, too.
         Ok(()) if backup == FORCED && !was_restored && asides(&settings.data).is_empty() => {
             check_is_in_one_of(std::slice::from_ref(&settings.data), &copy_of(folder, 0));
             restore_again(true);
@@ -451,13 +452,13 @@ async fn check_restore(found: &Found<'_>, backup: u32) {
     check_has_all(settings, &found.kept_before(Some(backup))).await.close().await;
 }
 
-/// The folders into which restores have moved what was there.
+/// The folders into which restores have moved the former content.
 fn asides(data: &Path) -> Vec<PathBuf> {
     let names = disk::names(data).unwrap().into_iter();
     names.filter(|name| name.starts_with(ASIDE)).map(|name| data.join(name)).collect()
 }
 
-/// Every file of the content that was there before is in one of these folders.
+/// Every file of the former content is in one of these folders.
 fn check_is_in_one_of(folders: &[PathBuf], before: &Path) {
     for file in check_is_whole(before).files.iter().filter(|file| file.path.contains('/')) {
         let path = file.path.strip_prefix("files/").unwrap_or(&file.path);
@@ -468,7 +469,7 @@ fn check_is_in_one_of(folders: &[PathBuf], before: &Path) {
     }
 }
 
-/// All that a cut may come in the midst of.
+/// All steps during which a cut may happen.
 const MOMENTS: [&str; 11] = [
     "before the first backup",
     "a backup that is just begun",
@@ -482,9 +483,9 @@ const MOMENTS: [&str; 11] = [
     "a restore that copies",
     "a restore that gives names",
 ];
-/// So many cuts come in the midst of everything.
+/// With this many cuts, each step is hit.
 const CUTS_FOR_ALL: usize = 1_000;
-/// Enough to come into a backup and into a restore each time, and few enough for every day.
+/// Enough to hit a backup and a restore each time, and few enough for every day.
 const CUTS: usize = 40;
 
 #[test]

@@ -18,7 +18,7 @@ use super::{
 };
 
 impl Store {
-    /// Records; `upkeep` is what copies them.
+    /// Records, which are copied by `upkeep`.
     pub fn records(
         url: &restante_records::EngineUrl,
         upkeep: Option<Arc<dyn restante_records::Upkeep>>,
@@ -35,7 +35,7 @@ impl Store {
         Self::new(Role::Records, (url.engine(), url.to_string()), locations, source)
     }
 
-    /// Blobs; `upkeep` is what copies them.
+    /// Blobs, which are copied by `upkeep`.
     pub fn blobs(url: &restante_blobs::EngineUrl, upkeep: Option<Arc<dyn restante_blobs::Upkeep>>) -> Self {
         let folder = match url {
             restante_blobs::EngineUrl::Files(folder) => Some(folder.clone()),
@@ -47,7 +47,7 @@ impl Store {
     }
 }
 
-/// Fails when a file is LMDB's, and LMDB could not follow its pages: a process that maps such a file may be ended by it.
+/// Fails when a file is LMDB's and its page numbers are invalid: such a file may crash a process that maps it.
 pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), Error> {
     match part {
         _ if !is_of_lmdb(part, path) => Ok(()),
@@ -56,7 +56,7 @@ pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), Err
     }
 }
 
-/// Whether a file is LMDB's, so that its pages are to be checked.
+/// Whether a file is LMDB's, so that its pages must be checked.
 fn is_of_lmdb(part: Part, path: &str) -> bool {
     let is_name = path.rsplit('/').next() == Some(LMDB);
     matches!(part, Part::Records | Part::Blobs) && is_name
@@ -86,7 +86,7 @@ struct Blobs {
 impl Source for Blobs {
     async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Error> {
         let stats = self.upkeep.stats().await?;
-        // In the same mount long blobs, which have files of their own, get another name.
+        // In the same mount long blobs, which have files of their own, are hard-linked.
         let is_near =
             self.folder.as_ref().is_some_and(|folder| mount.is_some() && disk::mount_of(folder) == mount);
         let of_files = stats.engine.iter().find(|(name, _)| is_near && name == "file_bytes");

@@ -1,4 +1,4 @@
-//! Putting a backup back: everything is copied beside its place and found to be what it was, and only then named.
+//! Restoring a backup: everything is copied next to its destination and compared with the manifest, and only then renamed.
 
 use std::{
     collections::BTreeMap,
@@ -22,16 +22,17 @@ use super::{
     verify::compare,
 };
 
-/// A file in each folder in which a restore copies; the restore that runs has locked it.
+/// A file in each folder that a restore copies into; the restore that runs has locked it.
 const MARK: &str = "RESTORE";
 const MARK_TEXT: &str =
     "A restore copies here, or was not finished. The next one to the same place removes it.\n";
-/// How often a lock is tried whose folder the restore before has just removed.
+/// How often locking is tried in a folder that another restore has just removed.
 const LOCK_TRIES: u32 = 8;
-/// The copy in it.
+/// The copy in that folder.
 const COPY: &str = "copy";
 
-/// The modes of what is restored, whatever the backup has: a backup by somebody else decides nothing about rights.
+/// The modes of restored files, regardless of their modes in the backup: somebody else's backup must not decide
+/// about access rights.
 const FILE_MODE: u32 = 0o640;
 const KEY_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o750;
@@ -39,13 +40,13 @@ const FOLDER_MODE: u32 = 0o750;
 /// How a backup is restored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RestoreOptions {
-    /// What is there already is moved aside, and not in the way.
+    /// Existing content is moved aside instead of causing an error.
     pub is_forced: bool,
-    /// The node's key is restored, too, so that the server is the node that was backed up.
+    /// The node's key is restored, too, so that the server is the same node as the one that was backed up.
     pub keep_node_key: bool,
 }
 
-/// What was restored.
+/// The outcome of a restore.
 #[derive(Debug)]
 pub struct Restored {
     /// When the backup was begun.
@@ -54,22 +55,22 @@ pub struct Restored {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What was counted in them: messages, records, blobs.
+    /// The counted contents of these files: messages, records, blobs.
     pub counts: BTreeMap<String, u64>,
-    /// What a person should know of what was not restored.
+    /// Notes for the operator about what was not restored.
     pub notes: Vec<String>,
-    /// Where what was there before is now.
+    /// The new paths of the former content.
     pub aside: Vec<PathBuf>,
     /// The node's key in the backup, which was not restored.
     pub key_left: Option<PathBuf>,
 }
 
-/// Restores a backup to the places of a layout.
+/// Restores a backup to the locations of a layout.
 ///
 /// # Errors
-/// `Invalid` when something is there already, or a place can't be restored to, with what to do; `Conflict` when a server uses it;
-/// `NotFound` and `Corrupt` of the backup; `Full` when a disk has not enough space. Up to the first rename nothing has changed;
-/// after one that failed [`check_not_halfway`] fails.
+/// `Invalid` when something exists already, or a location can't be restored to, with what to do; `Conflict` when a server uses
+/// it; `NotFound` and `Corrupt` of the backup; `Full` when a disk has not enough space. Nothing has changed before the first
+/// rename; after a failed rename [`check_not_halfway`] fails.
 pub fn restore(
     layout: &Layout,
     backup: &Path,
@@ -80,7 +81,7 @@ pub fn restore(
     restore_on(&Disks::real(), layout, backup, options, now, progress)
 }
 
-/// The same, with other disks for tests.
+/// The same, with simulated disks for tests.
 fn restore_on(
     disks: &Disks<'_>,
     layout: &Layout,
@@ -125,7 +126,7 @@ fn restore_on(
         );
         return Err(Error::invalid(what));
     }
-    // What a restore has left that was not finished gives its space to this one.
+    // Otherwise the files of an unfinished restore are removed first, which frees their space for this one.
     if restoring.stages().all(|(stage, _)| !stage.exists()) {
         restoring.check_space()?;
     }
@@ -133,7 +134,7 @@ fn restore_on(
     let copied = restoring.copy_all(progress);
     let copied = copied.and_then(|copied| restoring.check_unchanged(&in_the_way).map(|()| copied));
     let (files, bytes) = copied.inspect_err(|_| restoring.give_up(was_halfway))?;
-    // From here on the stage says that not everything is in its place, until everything is.
+    // From here on the stage shows that the restore is not complete, until everything is in its place.
     let aside = restoring.move_aside(&in_the_way, now)?;
     restoring.put_in_place()?;
     restoring.stages().try_for_each(|(stage, _)| remove_stage(&stage))?;
@@ -142,7 +143,7 @@ fn restore_on(
     Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside, key_left })
 }
 
-/// What to do when the key is missing by which secrets in the restored records are sealed.
+/// What to do when the key that seals secrets in the restored records is missing.
 fn missing_secrets(manifest: &Manifest, layout: &Layout) -> Option<String> {
     let file = layout.secrets().filter(|file| manifest.secrets_left_out && !file.exists())?;
     Some(format!(
@@ -152,7 +153,7 @@ fn missing_secrets(manifest: &Manifest, layout: &Layout) -> Option<String> {
     ))
 }
 
-/// Fails while a restore into the data folder runs, and when one was not finished: what is there may be half of it.
+/// Fails while a restore into the data folder runs, and when one was not finished: the data may be half of a backup.
 ///
 /// # Errors
 /// `Conflict`.
@@ -174,7 +175,7 @@ pub fn check_not_halfway(layout: &Layout) -> Result<(), Error> {
     Err(Error::conflict(what))
 }
 
-/// What restores have moved aside, and nobody has removed since.
+/// Content that restores have moved aside, and that nobody has removed since.
 fn moved_aside(layout: &Layout) -> Vec<PathBuf> {
     let begin_with = |folder: &Path, begin: &str| -> Vec<PathBuf> {
         let names = disk::names(folder).unwrap_or_default().into_iter();
@@ -185,28 +186,28 @@ fn moved_aside(layout: &Layout) -> Vec<PathBuf> {
     for location in layout.locations().into_iter().filter(|location| location != data) {
         let name = location.file_name().unwrap_or_default().to_string_lossy();
         found.extend(begin_with(disk::parent(&location), &format!("{name}.{ASIDE}")));
-        found.extend(begin_with(&location, ASIDE)); // a place that is a disk
+        found.extend(begin_with(&location, ASIDE)); // a location that is a disk
     }
     found
 }
 
-/// A part of the backup, and where it goes.
+/// A part of the backup, and its destination.
 struct Fill<'a> {
     target: &'a RestoreTarget,
     /// Each file, and its path in the part.
     files: Vec<(&'a FileEntry, &'a str)>,
 }
 
-/// Something that is where something is to be put.
+/// Existing content at a location that is to be restored.
 #[derive(PartialEq)]
 struct Obstacle {
     path: PathBuf,
-    /// The folder in which it gets a place aside; without one it stays where it is, under another name.
+    /// The folder into which it is moved aside; `None` when it stays in its folder, under another name.
     aside_in: Option<PathBuf>,
 }
 
 impl Obstacle {
-    /// Where it is put aside under a name: a folder for it and others, or its own new path.
+    /// The path to which it is moved aside under a name: a folder for it and others, or its own new path.
     fn aside(&self, name: &str) -> PathBuf {
         match &self.aside_in {
             Some(folder) => folder.join(name),
@@ -215,7 +216,7 @@ impl Obstacle {
     }
 }
 
-/// Restores within one second: a number distinguishes the names of what they move aside.
+/// The most restores within one second: a number distinguishes the names of what they move aside.
 const ASIDE_NAMES_MAX: usize = 10_000;
 
 /// Its paths are absolute, so that they can be compared with the data folder.
@@ -225,8 +226,8 @@ struct Restoring<'a> {
     data: &'a Path,
     backup: Beneath,
     fills: Vec<Fill<'a>>,
-    /// Where the settings have anything, whether it is in the backup or not: old data beside what is restored would be
-    /// served with it.
+    /// All locations of the settings, even those without a part in the backup: old data next to what is restored would
+    /// be served with it.
     targets: &'a [RestoreTarget],
 }
 
@@ -235,7 +236,7 @@ impl Restoring<'_> {
         self.data.join(STAGE)
     }
 
-    /// Where a part is copied: on the disk of its place.
+    /// The folder into which a part is copied: on the disk of its location.
     fn stage_of(&self, target: &RestoreTarget) -> PathBuf {
         match target.own_stage() {
             Some(stage) => stage.join(COPY),
@@ -243,24 +244,25 @@ impl Restoring<'_> {
         }
     }
 
-    /// All folders in which a restore copies, each with the place that it is for. That of the data folder is the last.
+    /// All folders that a restore copies into, each with the location that it is for. That of the data folder is the last.
     fn stages(&self) -> impl Iterator<Item = (PathBuf, &Path)> {
         let own = self.fills.iter().filter_map(|fill| Some((fill.target.own_stage()?, fill.target.path())));
         own.chain(std::iter::once((self.stage(), self.data)))
     }
 
-    /// Fails when another restore into one of the places is running.
+    /// Fails when another restore into one of the locations is running.
     fn check_alone(&self) -> Result<(), Error> {
         self.stages().try_for_each(|(stage, place)| check_not_running(&stage, place))
     }
 
-    /// Keeps other restores away until the files are closed. Returns also whether one into the data folder was not finished.
+    /// Keeps other restores away until the files are closed. Also returns whether a restore into the data folder was not
+    /// finished.
     fn lock_stages(&self) -> Result<(Vec<File>, bool), Error> {
         let (mut locks, mut was_halfway) = (Vec::new(), false);
         for (stage, place) in self.stages() {
             let locked = lock_stage(&stage, place);
             let (lock, was_there) = locked.inspect_err(|_| {
-                // What cannot be removed now the next restore removes.
+                // What can't be removed now is removed by the next restore.
                 self.stages().take(locks.len()).for_each(|(stage, _)| drop(remove_stage(&stage)));
             })?;
             was_halfway |= was_there && place == self.data;
@@ -269,7 +271,7 @@ impl Restoring<'_> {
         Ok((locks, was_halfway))
     }
 
-    /// Fails when something has the name of such a folder that no restore has made, or that can't be used.
+    /// Fails when something that no restore has created has the name of such a folder, or that folder can't be used.
     fn check_stages(&self) -> Result<(), Error> {
         for (stage, place) in self.stages() {
             let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
@@ -284,7 +286,7 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Keeps the engines away from the stores that are there, until the files are closed. Fails when a process has one open.
+    /// Keeps the engines away from the existing stores until the files are closed. Fails when a process has one open.
     fn lock_stores(&self) -> Result<Vec<File>, Error> {
         let mut held = Vec::new();
         for RestoreTarget { location, .. } in self.targets {
@@ -310,12 +312,12 @@ impl Restoring<'_> {
         Ok(held)
     }
 
-    /// What is there where something is to be put: all of the data folder, and of the places outside.
+    /// Existing content that is in the way: all of the data folder, and of the locations outside.
     fn in_the_way(&self) -> Result<Vec<Obstacle>, Error> {
         let mut found = Vec::new();
         for path in entries(self.data)? {
             if self.layout.secrets() == Some(&*path) {
-                continue; // no backup has it: it stays, and may have been put back before
+                continue; // no backup contains it: it stays, and may have been restored by hand
             }
             if check_movable(&path, self.data, self.targets, self.disks)? {
                 found.push(Obstacle { path, aside_in: Some(self.data.to_owned()) });
@@ -345,7 +347,7 @@ impl Restoring<'_> {
         Ok(found)
     }
 
-    /// Fails when something else is in the way than before the copies were begun: then a server was started meanwhile.
+    /// Fails when the existing content has changed since the copies were begun: then a server was started meanwhile.
     fn check_unchanged(&self, in_the_way: &[Obstacle]) -> Result<(), Error> {
         let found = self.in_the_way()?;
         let Some(new) = found.iter().find(|each| !in_the_way.contains(each)) else { return Ok(()) };
@@ -363,8 +365,8 @@ impl Restoring<'_> {
         check_space(&wanted, self.disks)
     }
 
-    /// Copies every file and compares it with the manifest, after what a restore has left that was not finished was removed. Gives
-    /// how many they were, and their bytes.
+    /// Copies every file and compares it with the manifest, after the rest of an unfinished restore was removed. Returns the
+    /// number of files, and their bytes.
     fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Error> {
         let all = self.fills.iter().flat_map(|fill| &fill.files);
         self.stages().try_for_each(|(stage, _)| forget_copies(&stage))?;
@@ -414,7 +416,7 @@ impl Restoring<'_> {
         let (to, mode) = (folder.path(name), if is_key { KEY_MODE } else { FILE_MODE });
         let created = folder.create(name, mode);
         let mut created = created.map_err(|error| Error::io("create", to.display(), error))?;
-        // An error of the disk that is written to says nothing about the backup.
+        // A write error of the target disk is not a defect of the backup.
         let copied = disk::copy_into(&from, file.bytes, &mut created, &to, |bytes| {
             each(bytes);
             Ok(())
@@ -424,7 +426,7 @@ impl Restoring<'_> {
         check_pages(part, path, &copy).map_err(|error| damaged(&error.to_string()))
     }
 
-    /// Moves what is in the way, and gives where to.
+    /// Moves existing content aside, and returns the new paths.
     fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, Error> {
         let name = unused_name(in_the_way, now);
         let mut aside: Vec<PathBuf> = Vec::new();
@@ -482,13 +484,13 @@ fn bytes_of<'f>(files: impl Iterator<Item = &'f FileEntry>) -> u64 {
     files.fold(0, |sum, file| sum.saturating_add(file.bytes))
 }
 
-/// What lies in a folder that a restore may fill.
+/// The entries of a folder that a restore may fill.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let names = disk::names(folder)?.into_iter().filter(|name| !is_of_others(name));
     Ok(names.map(|name| folder.join(name)).collect())
 }
 
-/// What is at a place, with what belongs to it.
+/// The files at a location, with those that belong to them.
 fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, Error> {
     let is_there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
     match location {
@@ -498,27 +500,27 @@ fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, Error> {
         }
         Location::Folder(folder) | Location::Among(folder) => {
             let Ok(metadata) = fs::symlink_metadata(folder) else { return Ok(Vec::new()) };
-            // Neither a file nor a link can be written over with a folder.
+            // A folder can't replace a file or a link.
             let is_used = !metadata.is_dir() || !disk::names(folder)?.is_empty();
             Ok(if is_used { vec![folder.clone()] } else { Vec::new() })
         }
     }
 }
 
-/// Removes the copies in a folder, and leaves its mark.
+/// Removes the copies in a folder, but not its mark.
 fn forget_copies(stage: &Path) -> Result<(), Error> {
     let mut names = disk::names(stage)?.into_iter().filter(|name| name != MARK);
     names.try_for_each(|name| disk::remove_all(&stage.join(name)))
 }
 
-/// Removes a folder in which copies were made, the mark last: without it the folder could be anybody's.
+/// Removes a folder that copies were made in, the mark last: without it, it would be unknown whose folder it is.
 fn remove_stage(stage: &Path) -> Result<(), Error> {
     forget_copies(stage)?;
     disk::remove_all(stage)?;
     disk::sync(disk::parent(stage))
 }
 
-/// Makes the folder in which a restore copies what belongs to a place, and locks its mark. Returns also whether it was there.
+/// Creates the folder that a restore copies a location's content into, and locks its mark. Also returns whether it existed.
 fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
     let mark = stage.join(MARK);
     let failed = |error| Error::io("write", mark.display(), error);
@@ -527,7 +529,7 @@ fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
         make_folder(stage)?;
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&mark);
         let mut file = match opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the folder is gone again
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the folder was removed meanwhile
             opened => opened.map_err(failed)?,
         };
         match file.try_lock() {
@@ -545,14 +547,14 @@ fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
     Err(is_running(place))
 }
 
-/// Whether a path leads to a file that is open.
+/// Whether a path leads to an open file.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: io::Result<fs::Metadata>| metadata.map(|file| (file.dev(), file.ino())).ok();
     let own = identity(file.metadata());
     own.is_some() && own == identity(fs::symlink_metadata(path))
 }
 
-/// Fails when a restore has locked the folder in which it copies what belongs to a place.
+/// Fails when a restore has locked the folder that it copies a location's content into.
 fn check_not_running(stage: &Path, place: &Path) -> Result<(), Error> {
     let Ok(mark) = File::open(stage.join(MARK)) else { return Ok(()) };
     match mark.try_lock_shared() {
@@ -565,7 +567,7 @@ fn is_running(place: &Path) -> Error {
     Error::conflict(format!("a restore into {} is running: wait until it is done", place.display()))
 }
 
-/// Creates a folder and those above it, durably.
+/// Creates a folder and its parents, durably.
 fn make_folder(folder: &Path) -> Result<(), Error> {
     let mut missing = Vec::new();
     let mut next = folder;
@@ -581,7 +583,7 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the names of everything that was copied durable.
+/// Makes the names of all copied files durable.
 fn sync_all(stage: &Path) -> Result<(), Error> {
     if !stage.is_dir() {
         return disk::sync(disk::parent(stage));
@@ -592,8 +594,8 @@ fn sync_all(stage: &Path) -> Result<(), Error> {
     disk::sync(stage)
 }
 
-/// The name under which everything is put aside: no place has it yet, so that nothing that an earlier restore has put aside is
-/// replaced.
+/// The name under which everything is moved aside: it is unused at every location, so that content that an earlier restore has
+/// moved aside is not replaced.
 fn unused_name(in_the_way: &[Obstacle], now: Timestamp) -> String {
     let first = format!("{ASIDE}{}", stamp(now));
     let is_unused =

@@ -1,4 +1,4 @@
-//! `POST /admin/v1/backup`: how a running server is asked for a backup.
+//! `POST /admin/v1/backup`: how a running server is requested to take a backup.
 
 use std::{convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,22 +25,22 @@ use super::{
     take::Taking,
 };
 
-/// Where a server is asked.
+/// The path of the route.
 pub const PATH: &str = "/admin/v1/backup";
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// What is asked.
+/// The body of the request.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// Where to write.
+    /// The folder to write to.
     pub folder: PathBuf,
-    /// The data folder that the client means, if it has only guessed that this is its server.
+    /// The data folder that the client expects, if it has only guessed that this is its server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
 }
 
-/// Allows one backup at a time: two would compete for the disk, and copy the same.
+/// Allows one backup at a time: two would compete for the disk, and copy the same data.
 #[derive(Clone, Debug)]
 pub struct BackupPermit(Arc<Semaphore>);
 
@@ -58,8 +58,8 @@ impl BackupPermit {
         })
     }
 
-    /// Waits until a backup that was under way when the server was asked to stop has removed what it has copied. No other
-    /// begins after it.
+    /// Waits until a backup that was in progress when the server was asked to stop has removed its copies. No further
+    /// backup begins.
     pub async fn end(&self, limit: Duration) {
         if timeout(limit, self.0.acquire()).await.is_err() {
             warn!("a backup did not end in time: the next one to the same place removes what it leaves");
@@ -74,7 +74,7 @@ struct RequestHandler {
     permit: BackupPermit,
 }
 
-/// The route of a server that keeps these.
+/// The route of a server with these sources.
 pub fn route(sources: Sources, stop: StopSignal, permit: BackupPermit) -> Route {
     let handler = RequestHandler { sources: Arc::new(sources), stop, permit };
     let route = Route::post(PATH, "back everything up", answer).with_audience(Audience::Operators);
@@ -91,7 +91,7 @@ async fn answer(State(handler): State<Arc<RequestHandler>>, body: Bytes) -> Resp
     }
 }
 
-/// Begins a backup, which runs in a task of its own for as long as the client is connected.
+/// Begins a backup, which runs in its own task for as long as the client is connected.
 async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<Event>, Error> {
     let asked: Asked = serde_json::from_slice(body).map_err(|error| {
         Error::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
@@ -99,7 +99,7 @@ async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<E
     handler.sources.check_meant(asked.data.as_deref())?;
     let permit = handler.permit.take()?;
     let sources = handler.sources.clone();
-    // A task of its own, which holds the permit while it looks and removes, also when the client disconnects meanwhile.
+    // In its own task, which holds the permit during the checks and the removal, even if the client disconnects meanwhile.
     let folder = asked.folder.clone();
     let looking = tokio::spawn(async move { (Taking::begin(sources, folder).await, permit) });
     let looked = looking.await;
@@ -114,14 +114,14 @@ async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<E
             Ok(summary) => Event::Done(summary),
             Err(error) => Event::failed(&error),
         };
-        // A client may ask for the next backup as soon as it receives the end of this one.
+        // A client may request the next backup as soon as it receives the end of this one.
         drop(permit);
         sender.say(end).await;
     });
     Ok(events)
 }
 
-/// An event a line, up to the end of the backup or of the server.
+/// One event per line, up to the end of the backup or of the server.
 fn lines(
     events: mpsc::Receiver<Event>,
     stop: StopSignal,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::{Layout, Removing, Role};
 
-    /// A server that keeps nothing.
+    /// A server that stores nothing.
     fn handler() -> (watch::Sender<bool>, RequestHandler) {
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
         let layout = Layout::new(Path::new("/nowhere"));
@@ -216,7 +216,7 @@ mod tests {
         let sweeping = removing.lock().await;
         let asked = Asked { folder: folder.path().join("copy"), data: None };
         let mut events = begin(&handler, &serde_json::to_vec(&asked).unwrap()).await.unwrap();
-        // It reports that it waits for the sweeper. Then no event is read, and the client stays connected.
+        // It reports that it waits for the sweeper. After this event the test reads no more, and the client stays connected.
         while !matches!(events.recv().await, Some(Event::Copying { role: Role::Files, .. })) {}
         handler.permit.take().unwrap_err();
         stop_sender.send(true).unwrap();

@@ -1,4 +1,4 @@
-//! What a backup copies.
+//! The input of a backup.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,21 +9,22 @@ use restante_core::{Clock, Error};
 
 use super::{BackupMetrics, Layout, Removing};
 
-/// What a backup copies, and what it needs for that.
+/// The stores to back up, and what the backup needs besides.
 pub struct Sources {
     pub(super) layout: Layout,
-    /// The text of the file of settings.
+    /// The text of the settings file.
     pub(super) settings: String,
-    /// The data folder, by the one name that it has.
+    /// The canonical path of the data folder.
     pub(super) data: PathBuf,
     pub(super) clock: Arc<dyn Clock>,
-    /// Held while blobs must not go away.
+    /// Held while no blob may be removed.
     pub(super) removing: Removing,
     pub(super) metrics: BackupMetrics,
 }
 
 impl Sources {
-    /// The stores of a layout, and `settings` as the text of their file. The `removing` is the one of those who remove blobs.
+    /// The stores of a layout, and `settings` as the text of their file. `removing` is shared with everything that removes
+    /// blobs.
     pub fn new(layout: Layout, settings: String, clock: Arc<dyn Clock>, removing: Removing) -> Self {
         let data = real_path(layout.data());
         Self { layout, settings, data, clock, removing, metrics: BackupMetrics::default() }
@@ -34,7 +35,7 @@ impl Sources {
         Self { metrics, ..self }
     }
 
-    /// Fails when `data` is another data folder than the one that is copied here.
+    /// Fails when `data` is not the data folder that is backed up here.
     pub(super) fn check_meant(&self, data: Option<&Path>) -> Result<(), Error> {
         match data {
             Some(data) if data != self.data => Err(Error::conflict(format!(

@@ -1,4 +1,4 @@
-//! Taking a backup: look, copy, sync and sum up, say what it is, rename.
+//! Taking a backup: check, copy, sync and hash, write the manifest, rename.
 
 use std::{
     collections::BTreeMap,
@@ -30,44 +30,45 @@ use super::{
     source::real_path,
 };
 
-/// What the name of a folder ends with until its backup is finished.
+/// The suffix of the name of a folder until its backup is finished.
 const PARTIAL_SUFFIX: &str = ".partial";
-/// A file that says so within.
+/// A file in the folder that marks it as unfinished.
 const MARK: &str = "UNFINISHED";
 const MARK_TEXT: &str =
     "This backup is being taken, or was not finished. The next one to the same place removes it.\n";
-/// The settings' file.
+/// The settings file.
 pub(super) const SETTINGS: &str = "settings.toml";
 /// How often the progress of a copy is reported. Each report walks through the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long it is waited for the end of a copy that is given up, before its folder is removed once more.
+/// How long to wait for the end of a copy that is given up, before its folder is removed once more.
 const GIVEN_UP_WAIT: Duration = Duration::from_secs(1);
-/// How often a folder is removed in which somebody is still making files.
+/// How often the removal of a folder is tried in which files are still being created.
 const REMOVALS_MAX: u32 = 100;
-/// What is left free at least: for the list of files, and for what the copies take beyond what was reckoned.
+/// The least space that is left free: for the list of files, and for copies that are longer than estimated.
 const SPARE_BYTES: u64 = 16 << 20;
-/// What the server is left on a disk that it writes to itself, as far as the copies don't take less: this, or a twentieth of
-/// the disk, whichever is more. A backup that fills the disk would stop the server.
+/// The space that is left free on a disk that the server writes to, unless the copies need less: this, or a twentieth of the
+/// disk, whichever is more. A backup that fills the disk would stop the server.
 const RESERVE_BYTES: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 
-/// Takes a backup into a folder, which must be empty or not there. The client receives its events, and ends it by disconnecting.
+/// Takes a backup into a folder, which must be empty or not exist. The client receives its events, and stops it by
+/// disconnecting.
 ///
 /// # Errors
 /// `Invalid`, `NotFound` and `Conflict` when no backup can be made in the folder, with what to do; `Full` when its disk has not
-/// enough space; `Unavailable` when it was stopped; those of the stores. Then nothing is left of it.
+/// enough space; `Unavailable` when it was stopped; those of the stores. After an error nothing of it is left.
 pub async fn take(sources: Arc<Sources>, folder: PathBuf, sender: EventSender) -> Result<Summary, Error> {
     let taking = Taking::begin(sources, folder).await?;
     taking.finish(&sender).await
 }
 
-/// A backup that can be taken: its location was checked, and there is space.
+/// A backup that can be taken: its location was checked, and there is enough space.
 pub(crate) struct Taking {
     sources: Arc<Sources>,
     folder: PathBuf,
     partial: PathBuf,
     copy_bytes: u64,
-    /// What each store's copy takes, in their order.
+    /// The length of each store's copy, in their order.
     role_bytes: Vec<u64>,
     free_bytes: u64,
     reserve_bytes: u64,
@@ -75,7 +76,7 @@ pub(crate) struct Taking {
 }
 
 impl Taking {
-    /// Looks whether the backup can be taken.
+    /// Checks whether the backup can be taken.
     pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, Error> {
         let (location, locations) = (folder.clone(), sources.layout.locations());
         let partial = blocking(move || check_location(&location, &locations)).await?;
@@ -99,7 +100,7 @@ impl Taking {
         Ok(Self { sources, folder, partial, copy_bytes, role_bytes, free_bytes, reserve_bytes, counts })
     }
 
-    /// Takes it. What could not be finished is removed.
+    /// Takes the backup. After an error the copies are removed.
     pub(crate) async fn finish(self, sender: &EventSender) -> Result<Summary, Error> {
         let (taken_at, begun) = (self.sources.clock.now(), Instant::now());
         let (bytes, free_bytes) = (self.copy_bytes, self.free_bytes);
@@ -111,7 +112,7 @@ impl Taking {
                 let last = Last::new(taken_at, begun.elapsed(), summary.bytes);
                 let (metrics, data) = (self.sources.metrics.clone(), self.sources.data.clone());
                 let noted = move || {
-                    metrics.done(&last, &data); // which says itself what went wrong
+                    metrics.done(&last, &data); // which logs its own errors
                     Ok(())
                 };
                 let _ = blocking(noted).await;
@@ -127,7 +128,7 @@ impl Taking {
         finished
     }
 
-    /// Removes what was copied, though a copy that was given up may still be making files in it.
+    /// Removes the copies, though a copy that was given up may still be creating files.
     async fn remove(&self) -> Result<(), Error> {
         let partial = self.partial.clone();
         blocking(move || {
@@ -178,7 +179,7 @@ impl Taking {
         Ok(summary)
     }
 
-    /// Says that the key of sealed secrets is left out, if there is one: who has a backup alone must not be able to read them.
+    /// Reports that the key of sealed secrets is left out, if there is one: a backup alone must not be enough to read them.
     async fn note_secrets(&self, sender: &EventSender) -> bool {
         let Some(file) = self.sources.layout.secrets().filter(|file| file.exists()) else { return false };
         let text = format!(
@@ -202,15 +203,15 @@ impl Taking {
         }
     }
 
-    /// Whether what is not copied yet still fits: others write meanwhile. Half of the reserve may be gone by then, so that what
-    /// was reckoned a little too low ends nothing.
+    /// Fails if the rest of the copies no longer fits: others write meanwhile. Half of the reserve may be used by then, so that
+    /// an estimate that was a little too low does not end the backup.
     fn check_remaining_space(&self, roles_done: usize) -> Result<(), Error> {
         let bytes_left = sum(self.role_bytes.get(roles_done..).unwrap_or_default());
         let free_bytes = disk::free_bytes(&self.partial)?;
         check_space(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
     }
 
-    /// Copies a store, and reports its progress. When the client has disconnected, the copy is given up.
+    /// Copies a store, and reports its progress. When the client disconnects, the copy is given up.
     async fn copy(&self, store: &Store, sender: &EventSender) -> Result<Copied, Error> {
         let (role, folder) = (store.role, self.partial.join(store.role.name()));
         disk::create_private(&folder)?;
@@ -233,19 +234,19 @@ impl Taking {
         Ok(copied)
     }
 
-    /// Ends a copy by taking its folder away: it fails at its next file. What an engine writes in one call (LMDB its file) goes on
-    /// to its end, in a file without a name. A process that ends does not wait for that; a server that goes on does, so that
-    /// nothing of this copy comes into the next one to the same place.
+    /// Ends a copy by removing its folder: its next file fails. What an engine writes in one call (LMDB its file) goes on to its
+    /// end, in a file without a name. A process that ends does not wait for that; a server that continues does, so that nothing of
+    /// this copy appears in the next one at the same location.
     async fn give_up(&self, mut copying: Pin<&mut impl Future>, sender: &EventSender) {
         loop {
-            let _ = self.remove().await; // it is removed again, and an error logged, when the copy is over
+            let _ = self.remove().await; // removed again, with errors logged, when the copy has ended
             if timeout(GIVEN_UP_WAIT, &mut copying).await.is_ok() || sender.is_stopped() {
                 return;
             }
         }
     }
 
-    /// Reports how much is copied.
+    /// Reports how many bytes are copied.
     async fn look(&self, role: Role, sender: &EventSender) {
         let partial = self.partial.clone();
         if let Ok(bytes) = blocking(move || Ok(disk::size_of(&partial))).await {
@@ -253,7 +254,7 @@ impl Taking {
         }
     }
 
-    /// Syncs every file and reads it for its sum: what the manifest says is what the disk was given.
+    /// Syncs every file and reads it to compute its hash: the manifest describes what was given to the disk.
     async fn sum_up(&self, sender: EventSender) -> Result<Vec<FileEntry>, Error> {
         let partial = self.partial.clone();
         blocking(move || {
@@ -267,7 +268,7 @@ impl Taking {
                 sender.check_heard()?;
                 let file = partial.join(&path);
                 if disk::is_lock(&path) {
-                    disk::remove_all(&file)?; // the copy is closed
+                    disk::remove_all(&file)?; // locks are not needed: the copy is closed
                     continue;
                 }
                 if Part::of(&path).is_some_and(|(part, path)| !is_restored(part, path)) {
@@ -283,7 +284,7 @@ impl Taking {
                 })?;
                 files.push(FileEntry { path, bytes, sha256 });
             }
-            // The inner ones first: a folder is there once the one above it says so.
+            // Inner folders first: a folder exists durably once its parent is synced.
             for folder in tree.folders.iter().rev() {
                 disk::sync(folder)?;
             }
@@ -321,9 +322,9 @@ fn sum(bytes: &[u64]) -> u64 {
     bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// How many bytes must stay free after copies that take `copy_bytes`, on a disk of `shared_disk_bytes` if the server writes to it,
-/// too. As much again as the copies take is enough: so a small store on a small disk can be backed up, and so can a store that is
-/// mostly linked, on a disk that is nearly full.
+/// How many bytes must stay free after copies of `copy_bytes`, on a disk of `shared_disk_bytes` if the server writes to it, too.
+/// It need not be more than the copies take: so a small store on a small disk can be backed up, and so can a store that is mostly
+/// hard-linked, on a disk that is nearly full.
 fn reserve(shared_disk_bytes: Option<u64>, copy_bytes: u64) -> u64 {
     let wanted = shared_disk_bytes.map_or(0, |bytes| RESERVE_BYTES.max(bytes / RESERVE_SHARE));
     wanted.min(copy_bytes).max(SPARE_BYTES)
@@ -341,15 +342,15 @@ fn check_space(folder: &Path, copy_bytes: u64, reserve_bytes: u64, free_bytes: u
     Err(Error::full(what))
 }
 
-/// Makes the unfinished folder, with what is no role's: these files are copied first. So what they say of how far the server
-/// has come is never ahead of what the archive's copy has.
+/// Creates the unfinished folder, with the files that belong to no store: these are copied first. So the progress that they
+/// record is never ahead of the archive's copy.
 fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Error> {
     disk::create_private(partial)?;
     let write = |name: &str, text: &str| {
         let file = partial.join(name);
         fs::write(&file, text).map_err(|error| Error::io("write", file.display(), error))
     };
-    // By its mark it is known whose it is, so that must be there before anything else is.
+    // The mark identifies the folder as ours, so it must exist before anything else does.
     let mark = partial.join(MARK);
     let marked = File::create(&mark).and_then(|mut file| {
         file.write_all(MARK_TEXT.as_bytes())?;
@@ -363,7 +364,7 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Error> {
     for path in sources.layout.small_files() {
         let from = sources.layout.data().join(path);
         if !from.is_file() {
-            continue; // not made yet
+            continue; // does not exist yet
         }
         let to = folder.join(path);
         let above = disk::parent(&to);
@@ -373,8 +374,8 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks whether a backup may be made there, and gives the folder in which it is made. What an unfinished one has left there
-/// is removed; one that is finished and only has such a name is not.
+/// Checks whether a backup may be made in the folder, and returns the folder in which it is made. The rest of an unfinished
+/// backup there is removed; a finished one that only has such a name is not.
 fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, Error> {
     let shown = folder.display();
     let Some(name) = folder.file_name().filter(|_| folder.is_absolute()) else {
@@ -410,7 +411,7 @@ fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, Error
     Ok(partial)
 }
 
-/// A folder with something in it is not written to, and a link, or one that is a disk of its own, could not be named at the end.
+/// A folder that is not empty is refused, and so is a link or a mount point, which could not be replaced by a rename at the end.
 fn check_free(folder: &Path, parent: &Path) -> Result<(), Error> {
     let shown = folder.display();
     if folder.is_symlink() {
@@ -427,11 +428,11 @@ fn check_free(folder: &Path, parent: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The manifest is written when everything else is durable, and the folder is named when the manifest is.
+/// The manifest is written when everything else is durable, and the folder is renamed when the manifest is durable.
 fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), Error> {
     disk::sync(partial)?;
     manifest.write(partial)?;
-    // Whatever a power cut leaves has the mark or the manifest, which say what it is.
+    // Whatever a power cut leaves has the mark or the manifest, which identify it.
     disk::sync(partial)?;
     let mark = partial.join(MARK);
     fs::remove_file(&mark).map_err(|error| Error::io("remove", mark.display(), error))?;

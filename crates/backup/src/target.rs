@@ -1,5 +1,5 @@
-//! How each place of the settings comes to its content when a backup is restored: where the copy is made, which must be on the
-//! place's own disk, since it only gets another name in the end.
+//! How each location of the settings is filled when a backup is restored: where the copy is made, which must be on the
+//! location's own disk, since in the end it is only renamed.
 
 use std::{
     fs,
@@ -16,16 +16,16 @@ use super::{
     real_path,
 };
 
-/// The folder in a data folder, or in a place that is a disk of its own, in which a restore copies until it is done.
+/// The folder in a data folder, or in a location that is a disk of its own, that a restore copies into until it is done.
 pub(super) const STAGE: &str = "restore.partial";
-/// The suffix that the name of a place outside the data folder has until its restore is done.
+/// The suffix of the name of a location outside the data folder until its restore is done.
 const STAGE_SUFFIX: &str = ".partial";
-/// The prefix of the name of what was there before, or what follows the place's name in it.
+/// The prefix of the name of content that was moved aside, or what follows the location's name in it.
 pub(super) const ASIDE: &str = "before-restore-";
-/// What a disk has in its uppermost folder.
+/// A folder that file systems create in their root.
 pub const OF_DISK: &str = "lost+found";
 
-/// What is asked of the system. Tests answer themselves: they have no disks to mount.
+/// Queries to the system. Tests answer them themselves: they have no disks to mount.
 pub(super) struct Disks<'a> {
     pub(super) mount_of: &'a dyn Fn(&Path) -> Option<Mount>,
     pub(super) space: &'a dyn Fn(&Path) -> Result<DiskSpace, Error>,
@@ -38,30 +38,30 @@ impl Disks<'static> {
 }
 
 impl Disks<'_> {
-    /// The mount of a path, or of what is there of those above it.
+    /// The mount of a path, or of its nearest existing parent.
     pub(super) fn mount_of(&self, path: &Path) -> Option<Mount> {
         (self.mount_of)(nearest(path))
     }
 
-    /// Whether something is where a disk is mounted. A link is not, wherever it leads to.
+    /// Whether a path is a mount point. A link is not, wherever it leads.
     pub(super) fn is_root(&self, path: &Path) -> bool {
         let is_there = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_symlink());
         is_there && self.mount_of(path) != self.mount_of(disk::parent(path))
     }
 }
 
-/// How a place is filled.
+/// How a location is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It is in the data folder, and copied into the stage of that.
     Within,
-    /// It is elsewhere, and copied beside itself.
+    /// It is elsewhere, and copied next to itself.
     Beside,
-    /// It is the uppermost folder of a disk, which can get no other name: it is copied in itself, and its files are moved.
+    /// It is the root of a disk, which can't be renamed: the copy is made inside it, and its files are moved.
     Disk,
 }
 
-/// A place of the settings.
+/// A location of the settings.
 #[derive(Clone, Debug)]
 pub(super) struct RestoreTarget {
     pub(super) part: Part,
@@ -92,7 +92,7 @@ impl RestoreTarget {
         self.location.path()
     }
 
-    /// The folder that a restore makes for this place alone, if it does.
+    /// The folder that a restore creates for this location alone, if there is one.
     pub(super) fn own_stage(&self) -> Option<PathBuf> {
         match self.kind {
             Kind::Within => None,
@@ -110,7 +110,7 @@ impl RestoreTarget {
         }
     }
 
-    /// Whose place it is, for people, and the setting that names it.
+    /// The owner of the location, for messages, and the setting that names it.
     fn named(&self) -> (&'static str, &'static str) {
         match self.part {
             Part::Files => ("data folder", "server.data_dir"),
@@ -124,7 +124,7 @@ impl RestoreTarget {
     }
 }
 
-/// All places of the settings. Fails when they are in each other's way.
+/// All locations of the settings. Fails when they conflict with each other.
 pub(super) fn targets(layout: &Layout, disks: &Disks<'_>) -> Result<Vec<RestoreTarget>, Error> {
     let data = layout.data();
     let mut targets = Vec::new();
@@ -137,8 +137,8 @@ pub(super) fn targets(layout: &Layout, disks: &Disks<'_>) -> Result<Vec<RestoreT
     Ok(targets)
 }
 
-/// Fails when a place lies in another one: neither could be moved aside, or be named, without the other. All may lie in the
-/// data folder, and that in none.
+/// Fails when a location is inside another one: neither could be moved aside, or be renamed, without the other. All may be
+/// in the data folder, which must not be inside any.
 fn check_apart(targets: &[RestoreTarget]) -> Result<(), Error> {
     for (number, inner) in targets.iter().enumerate() {
         for (other, outer) in targets.iter().enumerate() {
@@ -161,7 +161,7 @@ fn check_apart(targets: &[RestoreTarget]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails when a place has a name that a restore gives to folders of its own.
+/// Fails when a location has a name that a restore gives to its own folders.
 fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
     for target in targets {
         let below = target.path().strip_prefix(data).ok().and_then(|path| path.iter().next());
@@ -180,8 +180,8 @@ fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails when a place is a link, or lies behind one in the data folder: the link would be moved aside, and what is restored would
-/// not come to where it leads. The data folder itself may be a link to a folder.
+/// Fails when a location is a link, or is reached through one in the data folder: the link would be moved aside, and the restored
+/// files would not be stored at its target. The data folder itself may be a link to a folder.
 fn check_links(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
     if data.is_symlink() && !data.is_dir() {
         let what = format!(
@@ -207,7 +207,7 @@ fn check_links(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails when the backup would be moved aside, or written into.
+/// Fails when the backup would be moved aside, or overwritten.
 pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<(), Error> {
     let from = real_path(backup);
     for target in targets {
@@ -227,7 +227,7 @@ pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<
     Ok(())
 }
 
-/// Fails when a disk has less room than what is to be copied to it takes.
+/// Fails when a disk has less space than its copies need.
 pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(), Error> {
     let mut by_disk: Vec<(Option<Mount>, &Path, u64)> = Vec::new();
     for (folder, bytes) in wanted {
@@ -255,7 +255,7 @@ pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<
     Ok(())
 }
 
-/// Fails when an entry of the data folder can't be moved aside as it is: a disk is mounted there, or in it.
+/// Fails when an entry of the data folder can't be moved aside: a disk is mounted at it, or inside it.
 pub(super) fn check_movable(
     entry: &Path,
     data: &Path,
@@ -267,7 +267,7 @@ pub(super) fn check_movable(
     let other = targets.iter().find(is_other);
     match (is_mount, other) {
         (false, None) => Ok(true),
-        // What is in it is looked after with the place.
+        // Its content is handled with the location.
         (true, Some(_)) => Ok(false),
         (true, None) => {
             let what = format!(
@@ -289,17 +289,17 @@ pub(super) fn check_movable(
     }
 }
 
-/// Whether something in a data folder, or in a place that is a disk, is left where it is.
+/// Whether an entry of a data folder, or of a location that is a disk, is left where it is.
 pub(super) fn is_of_others(name: &str) -> bool {
     name == STAGE || name == OF_DISK || name == NOTE || name.starts_with(ASIDE)
 }
 
-/// The path itself, or what is there of those above it.
+/// The path itself, or its nearest existing parent.
 fn nearest(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }
 
-/// The one name that a place has, also one that is not there yet.
+/// The canonical path of a location, even if it does not exist yet.
 fn real_location(path: &Path) -> PathBuf {
     let path = absolute(path);
     let there = nearest(&path);

@@ -1,4 +1,4 @@
-//! Whether a backup is what its manifest says.
+//! Whether a backup matches its manifest.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use super::{
     manifest::FileEntry,
 };
 
-/// A file that is not what it was.
+/// A defective file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// Its path in the backup.
     pub path: String,
-    /// What is wrong with it.
+    /// The defect.
     pub what: String,
 }
 
@@ -26,7 +26,7 @@ impl Wrong {
     }
 }
 
-/// Reads every file of a backup, and gives those that are wrong, or that no backup has.
+/// Reads every file of a backup, and returns those that are wrong, or that no backup of ours has.
 ///
 /// # Errors
 /// When the folder can't be opened.
@@ -65,7 +65,7 @@ fn check(
     }
 }
 
-/// Compares what was read of a file with what the manifest says of it.
+/// Compares a file that was read with its entry in the manifest.
 pub(super) fn compare(file: &FileEntry, read: Result<(u64, String), Error>) -> Result<(), Wrong> {
     let (bytes, sha256) = read.map_err(|error| Wrong::new(file, error.to_string()))?;
     if bytes > file.bytes {

@@ -31,7 +31,7 @@ const ACCOUNTS: u64 = 100_000;
 const ACCOUNTS_QUICK: u64 = 200;
 /// Accounts that are added at the same time, so that their commits share syncs.
 const ADDERS: u64 = 64;
-/// Look-ups and remembered log-ins that are measured.
+/// Look-ups and cached log-ins that are measured.
 const SAMPLES: u64 = 20_000;
 const SAMPLES_QUICK: u64 = 100;
 /// Accounts that have a password; one log-in of each is checked.
@@ -120,7 +120,7 @@ fn password(number: u64) -> String {
     format!("password {number}")
 }
 
-/// Each comes from a network of its own, as clients do.
+/// Each client has a network of its own, as in practice.
 fn ip(number: u64) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + (number as u32 & 0xff_ffff)))
 }
@@ -167,7 +167,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Asks where mail for addresses goes, spread over all of them.
+    /// Looks up where mail for addresses goes, spread over all of them.
     async fn look_ups(&self) -> anyhow::Result<DirectoryRow> {
         let mut times = Vec::new();
         for sample in 0..self.samples() {
@@ -199,7 +199,7 @@ impl Bench {
         Ok(time)
     }
 
-    /// Tries wrong passwords of many accounts at once; returns how many processors that took on average.
+    /// Tries wrong passwords of many accounts at once; returns how many processors that used on average.
     async fn log_ins_at_once(&self) -> anyhow::Result<f64> {
         let count = self.passwords();
         let (started, before) = (Instant::now(), processor_seconds()?);
@@ -214,7 +214,7 @@ impl Bench {
         Ok((processor_seconds()? - before) / started.elapsed().as_secs_f64())
     }
 
-    /// Logs in again and again with passwords that were right before.
+    /// Logs in repeatedly with passwords that were right before.
     async fn remembered(&self) -> anyhow::Result<DirectoryRow> {
         let mut times = Vec::new();
         for sample in 0..self.samples() {
@@ -236,13 +236,13 @@ impl Bench {
     }
 }
 
-/// The clock ticks of `/proc`, on every architecture that we build for.
+/// The unit of times in `/proc`, the same on every architecture that we build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Processor time that this process has used.
 fn processor_seconds() -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").context("can't read the processor time")?;
-    // proc_pid_stat(5): utime and stime are the fields 14 and 15, and the second, in brackets, may have spaces.
+    // proc_pid_stat(5): utime and stime are fields 14 and 15, and the second field, in parentheses, may contain spaces.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let ticks: f64 = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS_PER_SECOND)

@@ -87,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Passes that many bytes on.
+    /// Passes `length` bytes on.
     async fn pass(&mut self, mut length: u64, body: &mut impl FnMut(&[u8])) -> anyhow::Result<()> {
         while length > 0 {
             if self.start == self.end {

@@ -200,7 +200,7 @@ pub fn run(command: BenchCommand) -> LocalBoxFuture<'static, anyhow::Result<()>>
 
 async fn run_or_interrupt(command: BenchCommand) -> anyhow::Result<()> {
     if let BenchCommand::Engines(args) = &command {
-        return engines::run(args).await; // an engine elsewhere keeps what nobody removes
+        return engines::run(args).await; // an engine on another machine keeps what is not removed
     }
     if let BenchCommand::Overhead(args) = &command {
         return Box::pin(overhead::run(args)).await; // the same

@@ -201,7 +201,7 @@ mod removal {
     use restante_archive::{PostgresOptions, PostgresUrl};
     use tokio::time::timeout;
 
-    /// The time limit of dropping; a longer lock is not of a bench.
+    /// The time limit of dropping; a lock that is held longer belongs to no bench.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Drops something and all in it. Runs in a destructor, so it has a thread and a runtime of its

@@ -119,7 +119,7 @@ pub(crate) fn processor_time(process: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_SECOND))
 }
 
-/// Bytes that this process has given to write calls so far.
+/// Bytes that this process has passed to write calls so far.
 ///
 /// `write_bytes` of the same table counts whole folios of the page cache on newer kernels, so it is unusable.
 pub(crate) fn bytes_written() -> Option<u64> {

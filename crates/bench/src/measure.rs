@@ -61,7 +61,7 @@ impl Latencies {
         self.0.mean() / 1e6
     }
 
-    /// The duration that this share of all, 0 to 100 percent, did not exceed.
+    /// The duration that `percentile` percent of all, 0 to 100, did not exceed.
     pub(crate) fn percentile_ms(&self, percentile: f64) -> f64 {
         self.0.value_at_percentile(percentile) as f64 / 1e6
     }

@@ -8,7 +8,8 @@ use std::{
 /// Numbered tickets at an even rate, for any number of clients.
 ///
 /// A client that takes a ticket late was waiting for an answer: its time counts from the moment when the ticket was due. A
-/// client that takes it early sleeps, and its time counts from its waking, because the delay of a timer is not the server's.
+/// client that takes it early sleeps, and its time counts from when it wakes up, because the delay of a timer is not the
+/// server's.
 pub(crate) struct Tickets {
     begun: Instant,
     interval: Duration,

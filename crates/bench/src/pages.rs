@@ -117,9 +117,9 @@ impl Position {
         }
     }
 
-    /// A cursor near the position; another one each time, so that no page is read twice in a row.
+    /// A cursor near the position; a different one each time, so that no page is read twice in a row.
     ///
-    /// Cursors are positions in the order, where no message needs to be.
+    /// Cursors are positions in the order; there need not be a message at a cursor.
     fn cursor(self, direction: Direction, random: &mut Random) -> Option<Cursor> {
         let centre = match (self, direction) {
             (Self::First, _) => return None,
@@ -261,7 +261,7 @@ fn topics(kind: Kind, dataset: &Dataset) -> Topics {
     }
 }
 
-/// A topic with about ten messages, or the least frequent one where all have more.
+/// A topic with about ten messages, or the least frequent one if all have more.
 fn topic_of_few(dataset: &Dataset) -> String {
     let rank = dataset.rank_with(10);
     dataset.topic(rank).to_string()

@@ -14,7 +14,7 @@ fn mix(state: u64) -> u64 {
 }
 
 impl Random {
-    /// The stream of that number.
+    /// The stream of this number.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed.wrapping_add(STEP)) ^ mix(mix(stream).wrapping_add(STEP)))
     }

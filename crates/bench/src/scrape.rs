@@ -14,7 +14,7 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    /// Asks a server.
+    /// Reads them from a server.
     pub(crate) async fn of(rest: SocketAddr) -> anyhow::Result<Self> {
         let mut connection = Connection::open(rest).await?;
         let mut body = Vec::new();

@@ -41,8 +41,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `program serve` on an archive and waits until it is healthy. Its log goes into a folder of that name in
-    /// `folder`.
+    /// Starts `program serve` on an archive and waits until it is healthy. Its log is written into a folder of this
+    /// name in `folder`.
     pub(crate) async fn start(
         program: &Path,
         archive: &EngineUrl,
@@ -111,7 +111,7 @@ impl Server {
         processor_time(&self.child.id().to_string())
     }
 
-    /// Ends the server as a power cut does, without a word.
+    /// Ends the server without any warning, as a power cut does.
     pub(crate) fn kill(mut self) -> anyhow::Result<()> {
         self.child.kill().context("can't kill the server")?;
         self.child.wait()?;
@@ -191,7 +191,7 @@ pub(crate) fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 /// A server with no other settings: files and the caller's environment are ignored. The archive's URL is in the environment,
-/// because all users can read a command line, and a URL may hold a password. Messages may have any timestamp, so that a
+/// because all users can read a command line, and a URL may contain a password. Messages may have any timestamp, so that a
 /// delayed load is not refused. Servers of one bench share a folder, but only one server could open records and blobs there,
 /// which no bench of a server needs.
 fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settings) -> Command {

@@ -20,7 +20,7 @@ pub(crate) const HOT_TOPIC: &str = "/restante-bench/1/hot/proto";
 pub(crate) const ABSENT_TOPIC: &str = "/restante-bench/1/absent/proto";
 /// Topics of the other messages.
 const OTHER_TOPICS: u64 = 1_000;
-/// One message in so many has another topic than the hot one.
+/// One message in this many has another topic than the hot one.
 const OTHER_EACH: u64 = 4;
 /// The size in nwaku's measurements.
 pub(crate) const PAYLOAD_BYTES: usize = 1_400;
@@ -61,7 +61,7 @@ impl Stock {
         self.messages
     }
 
-    /// The message with that index in time order.
+    /// The message with this index in time order.
     fn message(&self, number: u64) -> Message {
         let offset = (u128::from(SPAN_NANOS) * u128::from(number) / u128::from(self.messages)) as i64;
         let timestamp = Timestamp(START.nanos() + offset);

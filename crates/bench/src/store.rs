@@ -51,7 +51,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the chosen engine; a fresh one below `parent`, if there is space for that many messages.
+    /// Opens the chosen engine; a fresh one below `parent`, if there is space for this many messages.
     pub(crate) async fn open(choice: &EngineChoice, parent: &Path, messages: u64) -> anyhow::Result<Self> {
         let location = Location::of(choice, parent)?;
         location.check_space(messages)?;
@@ -75,7 +75,7 @@ impl Store {
         Ok(Self { opened, config, location })
     }
 
-    /// Opens a closed archive again; how long that took.
+    /// Opens a closed archive again; returns how long that took.
     pub(crate) async fn reopen(&mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         self.opened = open(self.config.clone())

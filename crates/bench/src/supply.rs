@@ -10,8 +10,8 @@ const POOL_MESSAGES: usize = 100_000;
 /// A thousand messages a second, so that all messages of a bench fall into one day.
 const MESSAGE_NANOS: u64 = 1_000_000;
 
-/// Messages without end. Topics and bodies are those of the data set, over and over; each message has a time and a hash
-/// of its own. So no random bytes are generated while appends are timed.
+/// An endless supply of messages. Topics and bodies are those of the data set, repeated; each message has its own time
+/// and hash. So no random bytes are generated while appends are timed.
 pub(crate) struct Supply {
     pool: Vec<Message>,
     first: Timestamp,
@@ -23,7 +23,7 @@ impl Supply {
         Self { pool: dataset.batches(1_000).flatten().take(POOL_MESSAGES).collect(), first }
     }
 
-    /// The message of that number.
+    /// The message of this number.
     pub(crate) fn message(&self, number: u64) -> Option<Message> {
         let at = number as usize % self.pool.len().max(1);
         let mut message = self.pool.get(at)?.clone();

@@ -1,4 +1,4 @@
-//! Several threads that begin at the same moment.
+//! Several threads that start at the same moment.
 
 use std::{
     sync::Barrier,

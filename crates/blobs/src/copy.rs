@@ -17,19 +17,20 @@ pub struct Copied {
     pub copied_bytes: u64,
     /// Blobs that were there already, for example from a copy that was interrupted.
     pub known: u64,
-    /// Blobs and bytes that were looked at, and blobs that are damaged: these are not copied.
+    /// The blobs and bytes that were examined, and damaged blobs, which are not copied.
     pub report: Report,
 }
 
 /// Copies the blobs that `to` does not have, and compares each with its hash. A copy that was interrupted is continued by copying
-/// again. In `to`, all blobs count as put now. Blobs that come into `from` meanwhile may be missed: let no server write to it.
+/// again. In `to`, all blobs count as put now. Blobs that are put into `from` meanwhile may be missed: no server should write to
+/// it.
 ///
 /// At the end `to` gets the owner of `from`, unless blobs are damaged or it has one.
 ///
 /// `progress` is called from time to time with the bytes done and the total bytes.
 ///
 /// # Errors
-/// `Conflict` when the two belong to different records: nothing is copied. Those of the stores; what was copied until then stays.
+/// `Conflict` when the two belong to different records: nothing is copied. Those of the stores; what was copied before the error stays.
 pub async fn copy(
     from: &Opened,
     to: &Opened,
@@ -105,7 +106,7 @@ impl Copied {
         progress(self.report.bytes);
     }
 
-    /// Waits for one of the copies that are under way.
+    /// Waits for one of the copies in progress.
     async fn join_one(
         &mut self,
         copies: &mut JoinSet<(BlobId, Result<u64, Error>)>,

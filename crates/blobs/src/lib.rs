@@ -46,7 +46,7 @@ pub trait Blobs: Send + Sync + 'static {
     /// - *Durable*: an acknowledged blob survives the end of the process and a power cut, until it is removed.
     /// - *Idempotent*: the same bytes again give the same id and take no more space; the blob counts as put now (see
     ///   [`Upkeep::remove`] and [`Blobs::touch`]).
-    /// - *Whole*: a blob is there with all its bytes or not at all; a source that fails leaves nothing.
+    /// - *Whole*: a blob is stored with all its bytes or not at all; a source that fails leaves nothing.
     /// - *Streaming*: at most a few chunks are in memory, however long the blob is.
     ///
     /// # Errors
@@ -54,9 +54,9 @@ pub trait Blobs: Send + Sync + 'static {
     /// store is opened again, and when the source is slow while other uploads wait; the error of the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
 
-    /// [`Blobs::put`] with `done` in place of an answer: it is called when the blob is durable, or could not be stored. The engine
-    /// `files` returns when it has all bytes, and calls `done` on its own thread, so that what follows starts without waking another
-    /// one; `done` must not keep it waiting. Other engines return after the call.
+    /// [`Blobs::put`] that calls `done` instead of returning the result: it is called when the blob is durable, or could not be
+    /// stored. The engine `files` returns when it has all bytes, and calls `done` on its own thread, so that the next step starts
+    /// without waking another one; `done` must not block. Other engines return after the call.
     ///
     /// # Errors
     /// Those of [`Blobs::put`]; `done` is dropped then.
@@ -65,9 +65,9 @@ pub trait Blobs: Send + Sync + 'static {
         Ok(())
     }
 
-    /// [`Blobs::put_then`] of a blob that somebody else makes durable too: `done` is called when the blob can be read, which may be before
-    /// it is durable. It is durable after the next [`Blobs::sync`], and after the next put or touch of it. A power cut before may take it
-    /// away.
+    /// [`Blobs::put_then`] for a blob that the caller makes durable in another way as well: `done` is called when the blob can be
+    /// read, which may be before it is durable. It is durable after the next [`Blobs::sync`], and after the next put or touch of it. A
+    /// power cut before that may remove it.
     ///
     /// The engine `files` saves the sync of a short blob; with other engines it is the same as [`Blobs::put_then`].
     ///
@@ -80,13 +80,13 @@ pub trait Blobs: Send + Sync + 'static {
     /// Makes all blobs durable that were put before this call.
     ///
     /// # Errors
-    /// `Unavailable` when that failed: until the store is opened again it is unknown whether those are durable that were put by
+    /// `Unavailable` when that failed: until the store is opened again it is unknown whether blobs are durable that were put by
     /// [`Blobs::put_unsynced`].
     async fn sync(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// The bytes of a blob in a range, in chunks; a range beyond its end is cut. Each chunk is verified as far as the engine can do
+    /// The bytes of a blob in a range, in chunks; a range is cut at its end. Each chunk is verified as far as the engine can do
     /// so by itself; reading all of it verifies the hash.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ pub trait Blobs: Send + Sync + 'static {
     /// `Unavailable`.
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error>;
 
-    /// Makes blobs count as put now, without their bytes, and returns for each whether it exists.
+    /// Makes blobs count as put now, without sending their bytes, and returns for each whether it exists.
     ///
     /// Before a record is committed that refers to a blob, the blob must be put, or touched if it was put earlier (a copied record, an
     /// old upload): a sweep may be about to remove unreferenced blobs.
@@ -127,6 +127,6 @@ pub struct Put {
     pub id: BlobId,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it was not there before.
+    /// Whether it did not exist before.
     pub is_new: bool,
 }

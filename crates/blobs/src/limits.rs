@@ -37,7 +37,7 @@ pub(crate) fn check_range(range: &Range<u64>) -> Result<(), Error> {
     }
 }
 
-/// The part of a range that lies in a blob of `bytes` bytes.
+/// The part of a range that is inside a blob of `bytes` bytes.
 pub(crate) fn clip(range: &Range<u64>, bytes: u64) -> Range<u64> {
     range.start.min(bytes)..range.end.min(bytes)
 }

@@ -52,7 +52,7 @@ impl Observer {
         let result = if put.is_new { "new" } else { "known" };
         self.metrics.put_blobs.get_or_create(&ResultLabel { result }).inc();
         self.metrics.put_bytes.inc_by(put.bytes);
-        // Loads before it swaps, because every put comes here and most end no outage.
+        // A load before the swap, because every put comes here and most end no outage.
         if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
             info!("blobs can be put again");
         }

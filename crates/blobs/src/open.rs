@@ -76,9 +76,10 @@ pub struct Config {
     pub files: FilesConfig,
     /// Settings of the `s3` engine.
     pub s3: S3Config,
-    /// What the `s3` engine signs its requests with.
+    /// The keys with which the `s3` engine signs its requests.
     pub s3_keys: Option<S3Keys>,
-    /// Where the `s3` engine has its cache and long uploads; without one, a folder in that of the system for temporary files.
+    /// The folder for the cache and for long uploads of the `s3` engine; without one, a folder in the system's folder for
+    /// temporary files.
     pub s3_folder: Option<PathBuf>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
@@ -106,7 +107,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilesConfig {
-    /// Blobs up to this length share pack files, longer ones have files of their own; 0 is none in packs.
+    /// Blobs up to this length share pack files, longer ones have files of their own; 0 for none in packs.
     pub packed_bytes_max: u64,
     /// A pack file is full at this size.
     pub pack_bytes: NonZero<u64>,
@@ -125,21 +126,21 @@ pub struct S3Config {
     pub endpoint: String,
     /// The region.
     pub region: String,
-    /// A PEM file with the authorities that may have signed the certificate of the storage; empty for those of the system.
+    /// The trusted certificate authorities: a PEM file; empty for those of the system.
     pub ca_file: PathBuf,
-    /// What objects are encrypted with in the storage.
+    /// How objects are encrypted in the storage.
     pub encryption: S3Encryption,
     /// How long connecting may take.
     pub connect_timeout_ms: NonZero<u64>,
     /// How long the storage may take until its answer begins, after a request was sent.
     pub answer_timeout_ms: NonZero<u64>,
-    /// How long after a request began it may be tried again.
+    /// How long after a request began it may be retried.
     pub retry_ms: u64,
-    /// Requests that wait for an answer at the same time; further ones wait before they are sent.
+    /// The most requests that wait for an answer; further ones wait before they are sent.
     pub requests_max: NonZero<usize>,
     /// The shortest time between two manifests of this server: puts and touches wait for the next one.
     pub manifest_interval_ms: u64,
-    /// The size of the local cache; 0 is none.
+    /// The size of the local cache; 0 for none.
     pub cache_bytes_max: u64,
 }
 
@@ -161,7 +162,7 @@ impl Default for S3Config {
 }
 
 impl S3Config {
-    /// What is wrong with an endpoint, if something is. The text does not repeat it: keys may be in it.
+    /// The error in an endpoint, if there is one. The text does not repeat the endpoint: it may contain keys.
     pub fn endpoint_error(endpoint: &str) -> Option<&'static str> {
         let place = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
         match place {
@@ -191,9 +192,9 @@ pub struct Opened {
 ///
 /// # Errors
 /// `Conflict` when another process has it open (not with the engine `s3`), `Corrupt` when its format is not understood,
-/// `Invalid` when its settings can't be used, `Unavailable` when a storage is out of reach, those of the disk.
+/// `Invalid` when its settings can't be used, `Unavailable` when a storage can't be reached, those of the disk.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that only this crate compiles the code of the engines, and not each crate that opens one.
     Box::pin(open_observed(config))
 }
 

@@ -1,4 +1,4 @@
-//! What the engine `s3` counts beyond what all engines do.
+//! Metrics of the engine `s3` in addition to those of all engines.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -33,7 +33,7 @@ pub(crate) struct CacheLabel {
 }
 
 const METHODS: [&str; 5] = ["put", "get", "head", "delete", "post"];
-/// Refused is the client's fault, or an object that is there or not there against expectation; failed is the storage's.
+/// `refused` is the client's fault, or an object that unexpectedly exists or is missing; `failed` is the storage's fault.
 const RESULTS: [&str; 4] = ["ok", "refused", "failed", "no_answer"];
 const CACHE_RESULTS: [&str; 2] = ["hit", "miss"];
 

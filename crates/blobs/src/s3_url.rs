@@ -1,4 +1,4 @@
-//! The place and the keys of blobs in an S3 storage.
+//! The location of blobs in an S3 storage, and its keys.
 
 use std::{fmt, str::FromStr};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The place of blobs in an S3 storage: `s3://<bucket>` or `s3://<bucket>/<prefix>`. Endpoint, region and keys are settings.
+/// The location of blobs in an S3 storage: `s3://<bucket>` or `s3://<bucket>/<prefix>`. Endpoint, region and keys are settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Url {
     bucket: String,
-    /// Empty for none; otherwise it neither begins nor ends with a slash.
+    /// Empty if there is none; otherwise it neither begins nor ends with a slash.
     prefix: String,
 }
 
@@ -23,7 +23,7 @@ impl S3Url {
         &self.bucket
     }
 
-    /// What all keys begin with: empty, or with a slash at the end.
+    /// The prefix of all keys: empty, or with a slash at the end.
     pub fn key_prefix(&self) -> String {
         if self.prefix.is_empty() { String::new() } else { format!("{}/", self.prefix) }
     }
@@ -66,7 +66,7 @@ impl fmt::Display for S3Url {
     }
 }
 
-/// What requests are signed with. The secret key is never shown.
+/// The keys with which requests are signed. The secret key is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct S3Keys {
     /// The access key.
@@ -81,11 +81,11 @@ impl fmt::Debug for S3Keys {
     }
 }
 
-/// What the storage encrypts objects with: `""` for its own default, `aes256` for keys that it manages, `kms:<key id>` for a key
-/// of its key management service.
+/// How the storage encrypts objects: `""` for its own default, `aes256` for keys that it manages, `kms:<key id>` for a key of
+/// its key management service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum S3Encryption {
-    /// As the bucket is set up.
+    /// The default of the bucket.
     #[default]
     BucketDefault,
     /// SSE-S3.

@@ -36,7 +36,7 @@ pub struct Swept {
 /// Removes the blobs that were last put before a time and are not referenced.
 ///
 /// A blob is put, or touched ([`crate::Blobs::touch`]), before the record that refers to it is committed: `put_before` must be
-/// early enough that every such commit has ended. A blob that is touched during the sweep stays, whatever the references say.
+/// early enough that every such commit has ended. A blob that is touched during the sweep stays, even if no reference to it is found.
 ///
 /// References are stored in a Bloom filter of 10 bits for each blob of the store, so that one in a hundred of the unreferenced
 /// blobs may be mistaken for a referenced one and stays; which ones depends on `put_before`, and differs in the next sweep.

@@ -1,4 +1,4 @@
-//! Blobs as records know them that make short ones durable with their own commits.
+//! An adapter for records, which make short blobs durable with their own commits.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::{Blobs, Error};
 
-/// These blobs for the configuration of records. It must be called within an async runtime.
+/// The adapter for the configuration of records. It must be called within an async runtime.
 pub fn unsynced(blobs: Arc<dyn Blobs>) -> Arc<dyn UnsyncedBlobs> {
     Arc::new(Blocking { blobs, runtime: Handle::current() })
 }

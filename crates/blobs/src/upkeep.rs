@@ -42,10 +42,10 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Unavailable`.
     async fn stats(&self) -> Result<Stats, Error>;
 
-    /// Whether the store accepts blobs, from memory.
+    /// Whether the store accepts blobs; this reads memory only.
     ///
     /// # Errors
-    /// The error of the last put, or that which the next one will return.
+    /// The error of the last put, or the one that the next put will return.
     fn health(&self) -> Result<(), Error>;
 
     /// Reads every blob and compares it with its id; changes nothing. It blocks the caller's thread until it is done.
@@ -53,7 +53,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `progress` is called from time to time with the bytes done and the total bytes.
     ///
     /// # Errors
-    /// Only when the check could not be made; damage is reported in the [`Report`].
+    /// Only when the check could not be performed; damage is reported in the [`Report`].
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
 
     /// Writes a copy of every blob that was put before the call, and not removed since, into `folder`, which must exist and be
@@ -63,7 +63,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Invalid` when the engine has no files; `Conflict` when the folder is not empty; those of the disk.
     async fn backup(&self, folder: &Path) -> Result<(), Error>;
 
-    /// Accepts no more blobs, finishes those that are being put, and releases all resources. Closing twice is no error.
+    /// Accepts no more blobs, finishes those that are being put, and releases all resources. Closing twice is not an error.
     ///
     /// # Errors
     /// When blobs that were being put could not be finished.

@@ -1,4 +1,4 @@
-//! What holds on the engine `s3` alone.
+//! Promises of the engine `s3` only.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,6 +1,6 @@
-//! Names of attachments that are not accepted.
+//! Names of attachments that are refused.
 
-/// Patterns of names: `*` stands for any characters, and case does not count.
+/// Patterns of names: `*` matches any characters, and case is ignored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Patterns(Vec<String>);
 
@@ -23,7 +23,7 @@ impl Patterns {
     }
 }
 
-/// Whether a name is made as a pattern says. The first part is at its beginning, the last at its end, and the others follow each other.
+/// Whether a name matches a pattern: the first part is at its beginning, the last at its end, and the others follow each other.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(first) else { return false };

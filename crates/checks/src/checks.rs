@@ -21,29 +21,29 @@ use crate::{
     policy::{self, Found},
 };
 
-/// Names of attachments that are compared with patterns.
+/// The most names of attachments that are compared with patterns.
 const ATTACHMENTS_MAX: usize = 1_000;
 
-/// The names of the attachments of a raw message, decoded; `None` when it has more than so many, or more parts than are read. The structure of a message is the model's
-/// business.
+/// The names of the attachments of a raw message, decoded; `None` if it has more than this many, or more parts than are parsed.
+/// The mail model parses the structure of messages.
 pub type AttachmentNames = Arc<dyn Fn(&[u8], usize) -> Option<Vec<String>> + Send + Sync>;
 
-/// What checks are made with.
+/// The components of the checks.
 #[derive(Clone)]
 pub struct Parts {
-    /// The name of this server, which stands in `Authentication-Results`.
+    /// The name of this server, for `Authentication-Results`.
     pub hostname: String,
-    /// Finds out whose domain answers for a message.
+    /// Finds out which domains authenticate a message.
     pub authenticator: Authenticator,
-    /// Looks at clients.
+    /// Checks clients.
     pub client: Arc<dyn ClientChecking>,
-    /// A filter of content, where there is one.
+    /// A content filter, if there is one.
     pub filter: Option<Arc<dyn Filter>>,
-    /// Reads the names of attachments.
+    /// Extracts the names of attachments.
     pub attachment_names: AttachmentNames,
-    /// Takes what DMARC found, for reports to the owners of domains.
+    /// Gets the results of DMARC, for reports to the owners of domains.
     pub reports: Option<Arc<dyn ReportSink>>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: ChecksMetrics,
 }
 
@@ -59,10 +59,10 @@ struct Inner {
 }
 
 impl Checks {
-    /// Checks by these settings.
+    /// Creates the checks for these settings.
     ///
     /// # Errors
-    /// `Invalid` when the settings can't be used.
+    /// `Invalid` if the settings can't be used.
     pub fn new(config: ChecksConfig, parts: Parts) -> Result<Self, Error> {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("the setting checks.{setting} can't be used: {advice}")));
@@ -78,7 +78,7 @@ impl Inner {
         Duration::from_millis(self.config.timeout_ms.get())
     }
 
-    /// What a check finds, or `None` when it takes too long or fails: then it is not held against the message.
+    /// The result of a check, or `None` if it takes too long or fails: then it is not held against the message.
     async fn in_time<T>(&self, check: &'static str, found: impl Future<Output = T> + Send) -> Option<T> {
         match timeout(self.timeout(), AssertUnwindSafe(found).catch_unwind()).await {
             Ok(Ok(found)) => Some(found),
@@ -106,7 +106,7 @@ impl Inner {
         }
     }
 
-    /// The first attachment that is not accepted.
+    /// The first attachment that is refused.
     async fn find_attachment(&self, raw: Bytes) -> Option<String> {
         if self.attachments.is_empty() {
             return None;
@@ -115,7 +115,7 @@ impl Inner {
         let found = spawn_blocking(move || {
             match names(&raw, ATTACHMENTS_MAX) {
                 Some(names) => patterns.find(&names).cloned(),
-                // Others may show parts that are not read here: who wants to hide an attachment adds parts.
+                // Mail clients may show parts that are not parsed here: a sender could hide an attachment by adding parts.
                 None => Some("(too many parts)".to_owned()),
             }
         });
@@ -123,7 +123,7 @@ impl Inner {
         self.in_time("attachment", found).await?.ok()?
     }
 
-    /// Hands what DMARC found to the reports.
+    /// Passes the results of DMARC to the reports.
     fn note(&self, envelope: Envelope<'_>, found: &Authentication, decision: &policy::Decision) {
         let Some(reports) = &self.parts.reports else { return };
         if found.dmarc_record.is_none() || found.from.is_none() {
@@ -205,7 +205,7 @@ impl SenderChecks for Checks {
     }
 }
 
-/// What a filter said, in the field that users' own rules know. Names of symbols have no characters that could end the field.
+/// The filter's verdict, in the field that users' own rules know. Names of symbols have no characters that could end the field.
 fn spam_status(said: &FilterVerdict) -> String {
     use crate::FilterAction::{Junk, Quarantine, Refuse};
     let is_spam = matches!(said.action, Junk | Quarantine | Refuse);
@@ -220,14 +220,14 @@ fn spam_status(said: &FilterVerdict) -> String {
     field
 }
 
-/// Looks at a client before its message: its name, block lists, greylisting.
+/// Checks a client before its message: its name, block lists, greylisting.
 #[async_trait]
 pub trait ClientChecking: Send + Sync + 'static {
     /// See [`crate::SenderChecks::client`].
     async fn client(&self, address: IpAddr) -> ClientFacts;
 
-    /// Whether the name that a client gave itself is a name in the DNS or an address literal; true as well when that is not known now. Answered at once where
-    /// the setting `hello` asks for nothing.
+    /// Whether the name in a client's greeting exists in the DNS or is an address literal; also true if that is not known now.
+    /// Returns at once if the setting `hello` requests nothing.
     async fn has_good_hello(&self, peer: &Peer) -> bool;
 
     /// See [`crate::SenderChecks::sender`].
@@ -239,7 +239,7 @@ pub trait ClientChecking: Send + Sync + 'static {
     /// See [`crate::SenderChecks::recipient`].
     ///
     /// # Errors
-    /// The refusal of this recipient, for now.
+    /// The temporary refusal of this recipient.
     async fn recipient(
         &self,
         peer: &Peer,

@@ -10,53 +10,53 @@ use crate::{
     reports::ReportsConfig,
 };
 
-/// What is done with a message that fails a check.
+/// The action for a message that fails a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Nothing but what the message's `Authentication-Results` say.
+    /// Nothing except the message's `Authentication-Results`.
     None,
     /// It goes to Junk.
     Junk,
-    /// It is kept for the operator.
+    /// It is held for the operator.
     Quarantine,
     /// It is refused.
     Refuse,
 }
 
-/// How mail of other servers is checked.
+/// How mail from other servers is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChecksConfig {
-    /// Whether mail that comes by SMTP is checked at all.
+    /// Whether mail received by SMTP is checked at all.
     pub enabled: bool,
-    /// Networks whose mail is not checked, as `192.0.2.0/24`: your own servers, and relays in front that have checked it.
+    /// Networks whose mail is not checked, as `192.0.2.0/24`: your own servers, and relays in front of this server that have checked it.
     pub exempt: Vec<String>,
     /// How long all checks of a message may take; what is not known then is not held against it.
     pub timeout_ms: NonZeroU64,
-    /// How long looking up a client may take: its name, and lists of addresses. Its first recipient is answered after that.
+    /// How long looking up a client may take: its name, and DNS lists. The reply to its first recipient waits for this.
     pub client_timeout_ms: NonZeroU64,
-    /// What is done when DMARC fails and the domain asks for rejection (`p=reject`).
+    /// The action if DMARC fails and the domain requests rejection (`p=reject`).
     pub dmarc_reject: Action,
-    /// What is done when DMARC fails and the domain asks for quarantine (`p=quarantine`).
+    /// The action if DMARC fails and the domain requests quarantine (`p=quarantine`).
     pub dmarc_quarantine: Action,
-    /// Domains whose ARC chains are believed: mailing lists and forwarders that break signatures (RFC 8617).
+    /// Domains whose ARC chains are trusted: mailing lists and forwarders that break signatures (RFC 8617).
     pub arc_trusted: Vec<String>,
-    /// What is done with mail of clients whose address has no name in the DNS that leads back to it.
+    /// The action for mail from clients whose address has no name in the DNS that resolves back to it.
     pub reverse: Action,
-    /// What is done with mail of clients whose `EHLO` is no name in the DNS and no address literal.
+    /// The action for mail from clients whose `EHLO` is neither a name in the DNS nor an address literal.
     pub hello: Action,
-    /// Names of files that are not accepted as attachments, as `*.exe`.
+    /// Names of files that are refused as attachments, as `*.exe`.
     pub attachments: Vec<String>,
-    /// What is done with mail that has such an attachment.
+    /// The action for mail that has such an attachment.
     pub attachments_action: Action,
-    /// Lists in the DNS of addresses that send junk.
+    /// DNS lists of addresses that send junk.
     pub block_lists: Vec<BlockList>,
     /// Greylisting.
     pub greylist: GreylistConfig,
-    /// A filter of content.
+    /// A content filter.
     pub filter: FilterConfig,
-    /// Aggregate reports of DMARC.
+    /// DMARC aggregate reports.
     pub reports: ReportsConfig,
 }
 
@@ -83,7 +83,7 @@ impl Default for ChecksConfig {
 }
 
 impl ChecksConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// What is wrong with these settings, if anything: the setting, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if let Some(wrong) = self.exempt.iter().find_map(|network| Network::parse(network).err()) {
             return Some(("exempt", wrong));

@@ -1,4 +1,4 @@
-//! What the door asks, and what it is answered.
+//! The interface between the SMTP server and the checks.
 
 use std::net::IpAddr;
 
@@ -12,16 +12,16 @@ use crate::{Authentication, ClientFacts};
 pub struct Peer {
     /// Where it connects from.
     pub address: IpAddr,
-    /// The name that it gave itself; empty before it did.
+    /// The name in its greeting; empty before that.
     pub hello: String,
     /// Whether the connection is encrypted.
     pub is_tls: bool,
 }
 
-/// A message that was received whole, before it is stored.
+/// A message that was received completely, before it is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope<'e> {
-    /// Who sends it.
+    /// The client that sends it.
     pub peer: &'e Peer,
     /// What is known of that client.
     pub facts: &'e ClientFacts,
@@ -38,53 +38,54 @@ pub struct Envelope<'e> {
 /// What is done with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes where it is addressed to.
+    /// It is delivered to its recipients.
     Accept,
     /// It goes to Junk, with the reason in one line.
     Junk(String),
-    /// It is kept for the operator, who releases or drops it, with the reason in one line. The client hears that it was accepted.
+    /// It is held for the operator, who releases or drops it, with the reason in one line. The client's reply is that it was accepted.
     Quarantine(String),
     /// It is refused.
     Refuse(Refused),
 }
 
-/// A refusal: what the client hears.
+/// A refusal: the reply to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// 4yz or 5yz.
     pub code: u16,
     /// The enhanced code (RFC 3463), as `5.7.1`.
     pub enhanced: &'static str,
-    /// What the client hears, printable ASCII in one line of 400 bytes at most.
+    /// The text for the client, printable ASCII in one line of at most 400 bytes.
     pub text: String,
     /// Which check refuses: `dmarc`, `from`, `block_list`, `greylist`, `reverse`, `hello`, `filter`, `attachment`; a label of metrics.
     pub check: &'static str,
 }
 
-/// What a message was found to be.
+/// The result of the checks of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// What is done with it.
     pub verdict: Verdict,
     /// Header fields to put before the message, each ended by CRLF: `Authentication-Results` (RFC 8601).
     pub fields: String,
-    /// What was found of its sender; none when it was not looked at.
+    /// The results about its sender; `None` if they were not examined.
     pub authentication: Option<Authentication>,
-    /// What the filter said in one line, for the journal.
+    /// The filter's verdict in one line, for the journal.
     pub filter: Option<String>,
 }
 
-/// What the door asks of each message that another server sends. No method fails, and each takes bounded time: what can't be found out in time is not held
-/// against the sender.
+/// The checks of each message from another server. No method fails, and each takes bounded time: what can't be found out in time
+/// is not held against the sender.
 #[async_trait]
 pub trait SenderChecks: Send + Sync + 'static {
-    /// Whether mail of a client is not checked at all: its address is exempt.
+    /// Whether a client is exempt, so that none of its mail is checked.
     fn is_exempt(&self, address: IpAddr) -> bool;
 
-    /// Looks a client up when it connects: its name, and block lists. The door goes on talking meanwhile, and needs the answer at the first `RCPT`.
+    /// Looks a client up when it connects: its name, and block lists. The SMTP dialogue continues meanwhile, and needs the result
+    /// at the first `RCPT`.
     async fn client(&self, address: IpAddr) -> ClientFacts;
 
-    /// Whether a client may send from this envelope sender: checks of its name and of its address.
+    /// Whether a client may use this envelope sender: checks of its name and of its address.
     ///
     /// # Errors
     /// The refusal that each `RCPT` of the message gets.
@@ -93,7 +94,7 @@ pub trait SenderChecks: Send + Sync + 'static {
     /// Whether it may send to a recipient that exists: greylisting.
     ///
     /// # Errors
-    /// The refusal of this recipient, for now.
+    /// The temporary refusal of this recipient.
     async fn recipient(
         &self,
         peer: &Peer,
@@ -105,7 +106,7 @@ pub trait SenderChecks: Send + Sync + 'static {
     /// Judges a message: `raw` is what the client sent, without fields of this server.
     async fn message(&self, envelope: Envelope<'_>, raw: Bytes) -> Judgement;
 
-    /// Whether an `Authentication-Results` field with this value claims to be of this server (RFC 8601 §5): the door removes such fields from what comes
-    /// from outside.
+    /// Whether an `Authentication-Results` field with this value claims to be from this server (RFC 8601 §5): the SMTP server
+    /// removes such fields from mail from outside.
     fn claims_to_be_ours(&self, value: &[u8]) -> bool;
 }

@@ -1,8 +1,8 @@
-//! Who sends mail from outside, and what is done with it.
+//! Checks of mail from outside: who sends it, and what is done with it.
 //!
-//! [`SenderChecks`] is what the door for mail asks at each step of a message that another server sends: when the client connects, at `MAIL` and `RCPT`,
-//! and when the message was received. It never loses mail because something that it asks is slow, away or wrong: what is not known is not held against
-//! the sender.
+//! [`SenderChecks`] is called by the SMTP server at each step of a message from another server: when the client connects, at
+//! `MAIL` and `RCPT`, and when the message was received. It never loses mail because something that it queries is slow,
+//! unreachable or wrong: what is not known is not held against the sender.
 
 mod attachments;
 mod authentication;

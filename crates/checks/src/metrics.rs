@@ -1,4 +1,4 @@
-//! What the checks count.
+//! The metrics of the checks.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use prometheus_client::{
 
 use crate::{Authentication, Outcome, Verdict, policy::Decision};
 
-/// The checks that may not come to a result.
+/// The checks that may end without a result.
 const NOT_JUDGED: [&str; 5] = ["attachment", "authentication", "client", "filter", "greylist"];
 
-/// What is counted of checks. Cloning shares the counts.
+/// The metrics of the checks. Cloning shares the counts.
 #[derive(Clone, Debug)]
 pub struct ChecksMetrics {
     verdicts: Family<VerdictLabels, Counter>,
@@ -57,7 +57,7 @@ impl Default for ChecksMetrics {
 impl ChecksMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
-        // So that the first one is an increase.
+        // So that the first event is seen as an increase.
         let _ = self.verdicts.get_or_create(&VerdictLabels { verdict: "accept", check: "none" });
         for method in ["arc", "dkim", "dmarc", "spf"] {
             let _ = self.outcomes.get_or_create(&OutcomeLabels { method, result: "pass" });

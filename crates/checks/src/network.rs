@@ -6,13 +6,13 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     begin: u128,
-    /// How many bits of the address are those of the network.
+    /// How many leading bits identify the network.
     bits: u32,
     is_v6: bool,
 }
 
 impl Network {
-    /// Reads `192.0.2.0/24`, `2001:db8::/32` or a single address.
+    /// Parses `192.0.2.0/24`, `2001:db8::/32` or a single address.
     ///
     /// # Errors
     /// What is wrong with it, in one line.
@@ -31,7 +31,7 @@ impl Network {
         Ok(Self { begin: first_bits(address, bits), bits, is_v6: address.is_ipv6() })
     }
 
-    /// Whether an address belongs to it. An IPv4 address that is written as one of IPv6 is the same address.
+    /// Whether an address belongs to it. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv6() == self.is_v6 && first_bits(address, self.bits) == self.begin

@@ -1,22 +1,22 @@
-//! What is done with a message, by what was found of it and by the settings.
+//! Decides about a message from the results of the checks and the settings.
 
 use crate::{
     Action, Authentication, ChecksConfig, ClientFacts, Disposition, DmarcPolicy, FilterAction, FilterVerdict,
     Outcome, PolicyOverride, Refused, Reverse, Verdict, text::printable,
 };
 
-/// The most of a text of others in a reply.
+/// The most bytes of foreign text in a reply.
 const TEXT_BYTES_MAX: usize = 200;
-/// What a filter found, in a reason: so many names.
+/// The most names of a filter's symbols in a reason.
 const SYMBOLS_MAX: usize = 5;
 
-/// What was found of a message. What is not known is `None`.
+/// The results for a message. `None` is not known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'f> {
     pub(crate) facts: &'f ClientFacts,
     pub(crate) has_good_hello: bool,
     pub(crate) authentication: Option<&'f Authentication>,
-    /// The name of an attachment that is not accepted.
+    /// The name of an attachment that is refused.
     pub(crate) attachment: Option<&'f str>,
     pub(crate) filter: Option<&'f FilterVerdict>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Decision {
     pub(crate) overridden: Option<PolicyOverride>,
 }
 
-/// Decides: of all that checks ask for, the strongest is done.
+/// Decides: of all requested actions, the strongest is taken.
 pub(crate) fn decide(config: &ChecksConfig, found: Found<'_>) -> Decision {
     let (dmarc, overridden) = of_dmarc(config, found.authentication);
     let asked = [
@@ -41,7 +41,7 @@ pub(crate) fn decide(config: &ChecksConfig, found: Found<'_>) -> Decision {
         found.filter.and_then(of_filter),
     ];
     let asked = asked.into_iter().flatten().chain(of_client(config, found));
-    // Of those that are as strong, the first.
+    // Of equally strong ones, the first.
     let strongest = asked.fold(None, |strongest: Option<(&'static str, Verdict)>, next| match strongest {
         Some(known) if strength(&known.1) >= strength(&next.1) => Some(known),
         _ => Some(next),
@@ -52,7 +52,7 @@ pub(crate) fn decide(config: &ChecksConfig, found: Found<'_>) -> Decision {
     }
 }
 
-/// What became of a message, for the reports of its domain.
+/// How a message was treated, for the reports to its domain.
 pub(crate) fn disposition(verdict: &Verdict) -> Disposition {
     match verdict {
         Verdict::Accept => Disposition::None,
@@ -73,7 +73,7 @@ fn strength(verdict: &Verdict) -> u8 {
 
 type Asked = (&'static str, Verdict);
 
-/// What a setting asks for.
+/// The action that a setting requests.
 fn by_action(action: Action, check: &'static str, why: String) -> Option<Asked> {
     let verdict = match action {
         Action::None => return None,
@@ -89,8 +89,8 @@ fn refuse(code: u16, check: &'static str, text: String) -> Verdict {
     Verdict::Refuse(Refused { code, enhanced, text, check })
 }
 
-/// A message with several `From` fields shows one author and may be judged by another (RFC 7489 §6.6.1). One field that names several domains, or none, and no field at all are as hard
-/// to judge, but old programs write such: they go to Junk.
+/// A message with several `From` fields may show one author and be judged by another (RFC 7489 §6.6.1). One field with several
+/// domains or none, or no field at all, is as hard to judge, but old programs send such messages: they go to Junk.
 fn of_from(authentication: Option<&Authentication>) -> Option<Asked> {
     let found = authentication?;
     let verdict = match (found.from_fields, &found.from) {
@@ -126,7 +126,7 @@ fn of_dmarc(
     (by_action(action, "dmarc", why), is_less.then_some(PolicyOverride::LocalPolicy))
 }
 
-/// Whether a chain of ARC holds whose last seal is of a domain that the operator believes, or of a name below it.
+/// Whether an ARC chain is valid whose last seal is by a domain that the operator trusts, or by a subdomain.
 fn is_vouched_for(config: &ChecksConfig, found: &Authentication) -> bool {
     let Some(sealer) = found.arc_domain.as_deref().filter(|_| found.arc == Outcome::Pass) else {
         return false;
@@ -148,7 +148,7 @@ fn of_attachment(config: &ChecksConfig, name: Option<&str>) -> Option<Asked> {
     )
 }
 
-/// Checks of the client. Those that refuse have refused its recipients already: what still comes is for the postmaster, and goes to Junk.
+/// Checks of the client. Those that refuse have already refused its recipients: what still arrives is for the postmaster, and goes to Junk.
 fn of_client<'f>(config: &'f ChecksConfig, found: Found<'f>) -> impl Iterator<Item = Asked> + 'f {
     let milder = |action: Action| if action == Action::Refuse { Action::Junk } else { action };
     let listings = found.facts.listings.iter().filter_map(move |listing| {
@@ -184,7 +184,7 @@ fn of_filter(said: &FilterVerdict) -> Option<Asked> {
     Some(("filter", verdict))
 }
 
-/// What a filter said, in one line.
+/// A filter's verdict, in one line.
 pub(crate) fn summary(said: &FilterVerdict) -> String {
     let symbols: Vec<&str> = said.symbols.iter().take(SYMBOLS_MAX).map(String::as_str).collect();
     let found = if symbols.is_empty() { String::new() } else { format!(": {}", symbols.join(", ")) };

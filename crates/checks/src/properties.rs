@@ -1,4 +1,4 @@
-//! What holds for any bytes, for fuzz targets and tests with random input.
+//! Properties that hold for any bytes, for fuzz targets and tests with random input.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use restante_net::dns::{Answer, FixedResolver};
 
 use crate::{Authenticator, ClientFacts, Envelope, Outcome, Peer, claims_to_be_ours, results_field};
 
-/// Authenticates bytes as a message whose domains say the same bytes: nothing panics, nothing passes that nobody has signed, and the field about it is one
-/// field.
+/// Authenticates bytes as a message whose domains publish the same bytes as records: nothing panics, nothing passes that nobody
+/// has signed, and the results field is a single field.
 pub fn authentication(bytes: &[u8]) {
     const LONG: usize = 32 << 10; // longer messages are computed on other threads
     let bytes = bytes.get(..LONG).unwrap_or(bytes);

@@ -1,4 +1,4 @@
-//! What aggregate reports of DMARC are made of (RFC 7489 §7.2).
+//! The input of DMARC aggregate reports (RFC 7489 §7.2).
 
 mod config;
 
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 pub use self::config::ReportsConfig;
 use crate::Authentication;
 
-/// What became of a message by its sender's policy (RFC 7489 appendix C, `DispositionType`).
+/// How a message was treated by its sender's policy (RFC 7489 appendix C, `DispositionType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Disposition {
     /// Nothing.
@@ -18,16 +18,16 @@ pub enum Disposition {
     Reject,
 }
 
-/// Why a message was not treated as its sender's policy asks (RFC 7489 appendix C, `PolicyOverrideType`).
+/// Why a message was not treated as its sender's policy requests (RFC 7489 appendix C, `PolicyOverrideType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyOverride {
     /// A forwarder that the operator trusts vouches for it: `trusted_forwarder`.
     TrustedForwarder,
-    /// This server treats such mail otherwise: `local_policy`.
+    /// This server has another policy for such mail: `local_policy`.
     LocalPolicy,
 }
 
-/// What DMARC found of a message whose `From` domain has a record.
+/// The result of DMARC for a message whose `From` domain has a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DmarcSeen {
     /// Where it came from.
@@ -36,16 +36,16 @@ pub struct DmarcSeen {
     pub sender: String,
     /// When it was received, in seconds since 1970.
     pub received: u64,
-    /// What was found; `from`, `dmarc_domain` and `dmarc_record` are there.
+    /// The results; `from`, `dmarc_domain` and `dmarc_record` are set.
     pub authentication: Authentication,
-    /// What became of it by the policy.
+    /// How it was treated by the policy.
     pub disposition: Disposition,
-    /// Why it is not what the policy asks for, if it is not.
+    /// Why it was not treated as the policy requests, if it was not.
     pub overridden: Option<PolicyOverride>,
 }
 
-/// Takes what aggregate reports are made of.
+/// Collects the input of aggregate reports.
 pub trait ReportSink: Send + Sync + 'static {
-    /// Notes a message. It does not wait: what can't be noted now is left out of reports, and counted.
+    /// Notes a message without waiting: what can't be noted now is left out of reports, and counted.
     fn note(&self, seen: DmarcSeen);
 }

@@ -1,6 +1,6 @@
-//! Texts of others in replies and in the journal.
+//! Foreign texts in replies and in the journal.
 
-/// A text as printable ASCII in one line: other characters are `?`, and it is cut after so many bytes.
+/// A text as printable ASCII in one line: other characters become `?`, and it is truncated to `bytes_max`.
 pub(crate) fn printable(text: &str, bytes_max: usize) -> String {
     let shown = |char: char| match char {
         ' '..='~' => char,

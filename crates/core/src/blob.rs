@@ -16,7 +16,7 @@ impl fmt::Debug for BlobId {
     }
 }
 
-/// A text that is no blob id.
+/// The error for a text that is no blob id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not a blob id: expected 64 hex digits")]
 pub struct ParseBlobIdError;

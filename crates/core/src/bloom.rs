@@ -2,12 +2,12 @@ use std::{fmt, str::FromStr};
 
 /// The bits that one topic sets in a [`Bloom`]: one to three of 512.
 ///
-/// The protocol defines the bits; the opener of an archive passes the function that computes them.
+/// The protocol defines the bits; the function that computes them is passed when an archive is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TopicBits([u16; 3]);
 
 impl TopicBits {
-    /// From one to three bit numbers below 512; bit `n` is bit `n % 8` of byte `n / 8`. Larger numbers wrap round.
+    /// From one to three bit numbers below 512; bit `n` is bit `n % 8` of byte `n / 8`. Larger numbers wrap around.
     pub const fn new(bits: [u16; 3]) -> Self {
         Self([bits[0] % 512, bits[1] % 512, bits[2] % 512])
     }
@@ -57,7 +57,7 @@ impl fmt::Debug for Bloom {
     }
 }
 
-/// A text that is no bloom filter.
+/// The error for a text that is no bloom filter.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not a bloom filter: expected 128 hex digits (64 bytes), with or without 0x")]
 pub struct ParseBloomError;

@@ -23,7 +23,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock for tests that only moves when it is set.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicI64);
 

@@ -12,8 +12,8 @@ pub struct Key {
 /// Where a page begins; the message at the cursor is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cursor {
-    /// A position in the order. It needs no message there, so it survives retention.
+    /// A position in the order. No message needs to be there, so it survives retention.
     At(Key),
-    /// The message with this hash, as Store v3 and REST name it. It must be archived.
+    /// The message with this hash, as in Store v3 and REST. It must be archived.
     Message(MessageHash),
 }

@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt::Display, io};
 
-/// An error of a crate of ours: a kind for programs, a text for operators.
+/// An error of this project's crates: a kind for programs, a text for operators.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -98,7 +98,7 @@ impl Error {
 pub enum ErrorKind {
     /// The requested thing does not exist.
     NotFound,
-    /// The request is wrong, and will be wrong again.
+    /// The request is wrong, and repeating it won't help.
     Invalid,
     /// The request conflicts with what is stored, or another process holds the resource.
     Conflict,

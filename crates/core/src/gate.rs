@@ -8,12 +8,12 @@ use std::{
 
 use crate::{Error, UnsyncedBlob};
 
-/// What is run when a gate opens or fails.
+/// A function that runs when a gate opens or fails.
 type Hook = Box<dyn FnOnce(bool) + Send>;
 
 /// Something that others wait for, such as bytes that are being made durable: it opens once, or fails for good. Clones share it.
 ///
-/// A hook runs on the thread that opens the gate, so what follows can be started without a thread between the two.
+/// A hook runs on the thread that opens the gate, so that further work can start without a thread switch.
 #[derive(Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -22,7 +22,7 @@ struct Inner {
     unsynced: Option<UnsyncedBlob>,
 }
 
-/// Opens a [`Gate`]. When it is dropped before, the gate fails with `Unavailable`.
+/// Opens a [`Gate`]. If it is dropped before, the gate fails with `Unavailable`.
 #[derive(Debug)]
 pub struct GateKeeper(Gate);
 
@@ -33,12 +33,13 @@ enum State {
 }
 
 impl Gate {
-    /// A gate that is neither open nor failed, and who opens it.
+    /// A gate that is neither open nor failed, and the keeper that opens it.
     pub fn new() -> (GateKeeper, Self) {
         Self::made(None)
     }
 
-    /// The same for a blob that is not durable when the gate opens: who waits for it makes the bytes durable together with what it writes.
+    /// The same for a blob that is not durable when the gate opens: a caller that waits for it makes the blob durable together
+    /// with its own write.
     pub fn of_unsynced(blob: UnsyncedBlob) -> (GateKeeper, Self) {
         Self::made(Some(blob))
     }
@@ -54,7 +55,7 @@ impl Gate {
         self.0.unsynced.as_ref()
     }
 
-    /// Why it has failed; `None` when it has not.
+    /// Why the gate has failed; `None` when it has not.
     pub fn failure(&self) -> Option<Error> {
         match &*self.state() {
             State::Failed(error) => Some(error.duplicate()),
@@ -62,7 +63,7 @@ impl Gate {
         }
     }
 
-    /// Waits until it is open.
+    /// Waits until the gate is open.
     ///
     /// # Errors
     /// Why it has failed.
@@ -80,8 +81,8 @@ impl Gate {
         poll_fn(poll).await
     }
 
-    /// Runs `hook` with whether the gate is open: on the thread that opens it or lets it fail, which must not be kept waiting, or here
-    /// and now when that was before.
+    /// Runs `hook` with whether the gate is open: on the thread that opens it or lets it fail, which must not be blocked, or at
+    /// once on this thread if the gate is already open or failed.
     pub fn on_end(&self, hook: impl FnOnce(bool) + Send + 'static) {
         let is_open = match &mut *self.state() {
             State::Pending { hooks, .. } => return hooks.push(Box::new(hook)),
@@ -99,7 +100,7 @@ impl Gate {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// No panic can leave it half-changed: each change is one assignment.
+    /// No panic can leave the state half-changed: each change is one assignment.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// What a hook is given.
+    /// The values passed to a hook.
     fn hooked(gate: &Gate) -> Arc<Mutex<Vec<bool>>> {
         let results = Arc::new(Mutex::new(Vec::new()));
         let by_hook = results.clone();

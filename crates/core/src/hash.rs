@@ -2,8 +2,8 @@ use std::{fmt, str::FromStr};
 
 /// The identity of a message: 32 bytes, ordered bytewise.
 ///
-/// For Waku it is the deterministic message hash of `14/WAKU2-MESSAGE`. It is written `0x` followed by 64 hex
-/// digits; reading takes the digits with or without `0x`.
+/// For Waku it is the deterministic message hash of `14/WAKU2-MESSAGE`. It is written as `0x` followed by 64 hex digits; parsing
+/// accepts the digits with or without `0x`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageHash(pub [u8; 32]);
 
@@ -32,7 +32,7 @@ impl fmt::Debug for MessageHash {
     }
 }
 
-/// A text that is no message hash.
+/// The error for a text that is no message hash.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not a message hash: expected 64 hex digits, with or without 0x")]
 pub struct ParseHashError;

@@ -33,7 +33,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A text that is no identity.
+/// The error for a text that is no identity.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not an identity: expected 32 hex digits")]
 pub struct ParseIdentityError;

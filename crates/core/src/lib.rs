@@ -1,5 +1,5 @@
-//! Types that all crates of restante share: timestamps, hashes, ids of accounts, records and blobs, identities of stores, cursors,
-//! errors, clocks, gates, topic filters and how settings are written.
+//! Types that all crates of restante share: timestamps, hashes, ids of accounts, records and blobs, identities of stores,
+//! cursors, errors, clocks, gates, topic filters and the notation of settings.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 

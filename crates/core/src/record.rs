@@ -1,8 +1,8 @@
-/// Whose records these are.
+/// The account that owns records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(pub u32);
 
-/// What a record is: email, mailbox, thread. The schema names them.
+/// The kind of a record, such as email, mailbox or thread. The schema lists the kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 

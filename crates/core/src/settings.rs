@@ -1,4 +1,4 @@
-//! How single settings are written: the serde representations that several crates need, and constants that are not zero.
+//! The notation of single settings: the serde representations that several crates need, and constants that are not zero.
 
 /// A constant as a [`NonZero`](std::num::NonZero) number; a zero does not compile.
 #[macro_export]
@@ -8,7 +8,7 @@ macro_rules! nonzero {
     };
 }
 
-/// A value as the text that it displays.
+/// A value written as its display text.
 pub mod text {
     use std::{fmt::Display, str::FromStr};
 
@@ -53,7 +53,7 @@ pub mod text_or_empty {
     }
 }
 
-/// A list of values, each as the text that it displays.
+/// A list of values, each written as its display text.
 pub mod texts {
     use std::{fmt::Display, str::FromStr};
 
@@ -73,7 +73,7 @@ pub mod texts {
     }
 }
 
-/// A number of 16 bits, where -1 is `None`, any number.
+/// A 16-bit number; -1 is `None`, which means any number.
 pub mod number_or_any {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use crate::{BlobId, Error};
 
-/// A blob that can be read and is not durable yet.
+/// A blob that can be read but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsyncedBlob {
     /// Its identity.
@@ -11,17 +11,18 @@ pub struct UnsyncedBlob {
     pub bytes: Bytes,
 }
 
-/// Blobs that may be put without being durable, for records that make such a blob durable together with the commit that refers to it.
+/// Blobs that may be put without being durable, for records that make such a blob durable together with the commit that refers to
+/// it.
 ///
 /// Both methods block, so they are not for threads of an async runtime.
 pub trait UnsyncedBlobs: Send + Sync + 'static {
-    /// Makes all blobs durable that were put before.
+    /// Makes all blobs that were put before durable.
     ///
     /// # Errors
     /// When it is unknown whether they are durable.
     fn sync(&self) -> Result<(), Error>;
 
-    /// Puts blobs durably that a crash may have taken away.
+    /// Durably puts blobs that a crash may have removed.
     ///
     /// # Errors
     /// When one of them could not be stored.

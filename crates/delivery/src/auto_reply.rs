@@ -1,19 +1,20 @@
 //! Whether a message is answered by an automatic reply (RFC 3834), such as a vacation response.
 //!
-//! This decides by the message and the account alone. Whether a response is enabled now, and whether its sender got one lately, the caller knows.
+//! The decision depends only on the message and the account. Whether a response is enabled now, and whether the sender got one
+//! recently, is up to the caller.
 
 use std::fmt;
 
 use restante_mail_wire::header::{Header, as_addresses};
 
-/// The most addresses of a message's recipient fields that are looked at.
+/// The most addresses in a message's recipient fields that are read.
 const RECIPIENTS_MAX: usize = 1_000;
 /// The longest address that is answered (RFC 5321 §4.5.3.1.3, without brackets).
 const ADDRESS_BYTES_MAX: usize = 254;
 
 /// The fields in which a message names its recipients.
 const RECIPIENT_FIELDS: [&str; 6] = ["To", "Cc", "Bcc", "Resent-To", "Resent-Cc", "Resent-Bcc"];
-/// Fields that only mailing lists write (RFC 2369, RFC 2919), and one of older list managers.
+/// Fields that only mailing lists write (RFC 2369, RFC 2919), and one that older list managers write.
 const LIST_FIELDS: [&str; 9] = [
     "List-Id",
     "List-Help",
@@ -25,7 +26,7 @@ const LIST_FIELDS: [&str; 9] = [
     "List-Unsubscribe-Post",
     "Mailing-List",
 ];
-/// Local parts that belong to programs: nobody reads what is sent there.
+/// Local parts that belong to programs: nobody reads mail that is sent to them.
 const PROGRAMS: [&str; 14] = [
     "mailer-daemon",
     "mailerdaemon",
@@ -42,7 +43,7 @@ const PROGRAMS: [&str; 14] = [
     "do_not_reply",
     "bounce",
 ];
-/// Beginnings and ends of local parts that belong to mailing lists (RFC 3834 §2, RFC 2142 §6) or take bounces.
+/// Prefixes and suffixes of local parts that belong to mailing lists (RFC 3834 §2, RFC 2142 §6) or take bounces.
 const LIST_PREFIXES: [&str; 4] = ["owner-", "bounce-", "bounce+", "bounces+"];
 const LIST_SUFFIXES: [&str; 7] =
     ["-request", "-owner", "-relay", "-bounces", "-bounce", "-noreply", "-no-reply"];
@@ -50,11 +51,11 @@ const LIST_SUFFIXES: [&str; 7] =
 /// A message that was delivered to an account.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// The message, or its header alone. Its first `Return-Path`, which this server wrote on delivery, has the sender of the envelope.
+    /// The message, or only its header. Its first `Return-Path`, which this server wrote on delivery, has the envelope sender.
     pub header: &'a [u8],
-    /// The addresses of the account: its own and its aliases. Letters' case does not count.
+    /// The addresses of the account: its own and its aliases. Case is ignored.
     pub addresses: &'a [String],
-    /// What separates an address from a detail in the account's domain, as `+`.
+    /// What separates an address from a detail in the account's domain, such as `+`.
     pub separator: Option<char>,
     /// Whether it was delivered to Junk.
     pub is_junk: bool,
@@ -65,13 +66,13 @@ pub struct Received<'a> {
 pub enum NoReply {
     /// It was delivered to Junk.
     Junk,
-    /// It names no sender of the envelope, or an invalid one.
+    /// It has no envelope sender, or an invalid one.
     NoReturnPath,
-    /// The sender of the envelope is empty: it is a report itself (RFC 5321 §4.5.5).
+    /// The envelope sender is empty: the message is a report itself (RFC 5321 §4.5.5).
     NullSender,
     /// The sender is the account.
     OwnMessage,
-    /// The sender is a program or a mailing list by its name.
+    /// The sender's name is that of a program or a mailing list.
     Program,
     /// A program sent it (RFC 3834 §5, or the older fields of other vendors).
     Automatic,
@@ -96,7 +97,7 @@ impl fmt::Display for NoReply {
     }
 }
 
-/// The address that an automatic reply goes to: the sender of the envelope (RFC 3834 §4).
+/// The address that an automatic reply goes to: the envelope sender (RFC 3834 §4).
 ///
 /// # Errors
 /// Why there is no reply.
@@ -127,7 +128,7 @@ pub fn decide(message: &Received<'_>) -> Result<String, NoReply> {
     if is_addressed { Ok(sender) } else { Err(NoReply::NotAddressed) }
 }
 
-/// The sender of the envelope. This server's field is the first; others may stand below it.
+/// The envelope sender. The field of this server is the first; others may follow it.
 fn return_path(header: &Header<'_>) -> Result<String, NoReply> {
     let field = header.all("Return-Path").next().ok_or(NoReply::NoReturnPath)?;
     let value = std::str::from_utf8(field.value).map_err(|_| NoReply::NoReturnPath)?.trim();
@@ -172,14 +173,14 @@ fn is_list(header: &Header<'_>) -> bool {
 fn is_automatic(header: &Header<'_>) -> bool {
     header.fields().any(|field| {
         let value = keyword(field.value);
-        // RFC 3834 §5: any value but "no", also an unknown one.
+        // RFC 3834 §5: any value but "no" counts, including unknown ones.
         if field.is("Auto-Submitted") {
             return value != "no";
         }
         if field.is("Precedence") {
             return matches!(value.as_str(), "bulk" | "junk" | "list" | "auto_reply");
         }
-        // MS-OXCMAIL §2.2.3.2.14: a list of what must not be sent.
+        // MS-OXCMAIL §2.2.3.2.14: a list of replies that must not be sent.
         if field.is("X-Auto-Response-Suppress") {
             let list = String::from_utf8_lossy(field.value).to_ascii_lowercase();
             return list.split([',', ';']).any(|item| matches!(item.trim(), "all" | "oof" | "autoreply"));

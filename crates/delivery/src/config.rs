@@ -9,24 +9,25 @@ use crate::transport::RemoteConfig;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryConfig {
-    /// How long each attempt comes after the one before it; the first number belongs to the first attempt. The last one is repeated.
+    /// The time before each attempt, counted from the attempt before it; the first number belongs to the first attempt. The last
+    /// number is repeated.
     pub retry_seconds: Vec<u64>,
-    /// By how much of itself each of these times is made longer or shorter, by chance.
+    /// By how many percent, at most, each of these times is randomly made longer or shorter.
     pub retry_jitter_percent: u64,
     /// How long a recipient is tried before it fails, from when it first became due.
     pub expire_seconds: NonZeroU64,
-    /// After how long the sender gets a report that a recipient is delayed; 0 for never.
+    /// After how long the sender gets a report that delivery is delayed; 0 for never.
     pub delay_notice_seconds: u64,
     /// Connections to other servers at once, and as many attempts for domains of this server. With a smarthost at most
     /// `remote.smarthost_connections_max` connections, and none beside them for slow ones.
     pub connections_max: NonZero<usize>,
-    /// Connections at once to servers that are slow or do not answer, beside `connections_max`.
+    /// Connections at once to servers that are slow or do not answer, in addition to `connections_max`.
     pub slow_connections_max: NonZero<usize>,
     /// Connections for one domain at once.
     pub connections_per_domain_max: NonZero<usize>,
-    /// Attempts for one domain of this server at once.
+    /// Attempts at once for one domain of this server.
     pub local_at_once_max: NonZero<usize>,
-    /// The most bytes of messages that are in memory at once while they are sent. A larger message is sent when it is the only one.
+    /// The most bytes of messages that are in memory at once while they are sent. A larger message is sent alone.
     pub memory_bytes_max: NonZero<usize>,
     /// Recipients in one transaction. RFC 5321 requires every server to take 100.
     pub recipients_per_transaction_max: NonZero<usize>,
@@ -34,15 +35,17 @@ pub struct DeliveryConfig {
     pub transactions_per_connection_max: NonZeroU32,
     /// After how long without progress a connection counts as slow.
     pub slow_after_seconds: NonZeroU64,
-    /// How long a domain that could not be reached is not connected to again.
+    /// How long no connection is tried to a domain that could not be reached.
     pub domain_down_seconds: u64,
-    /// For how long a recipient is claimed; it is extended while its attempt lasts. When the server dies, it is tried again after this time.
+    /// For how long a recipient is claimed; the lease is extended while its attempt lasts. If the server dies, the recipient is
+    /// tried again after this time.
     pub lease_seconds: NonZeroU64,
-    /// Where a queue deals out work between servers: for how long something may be due before every server looks for it, whatever the queue does.
+    /// If a queue distributes work between servers: how long a recipient may be due before every server looks for it, independently
+    /// of that queue.
     pub sweep_seconds: NonZeroU64,
-    /// How often a message may be impossible to prepare before it is held for the operator.
+    /// How often preparing a message may fail before it is held for the operator.
     pub faults_max: NonZeroU32,
-    /// After how long without any outcome, while something is due, the sender counts as stuck.
+    /// The sender counts as stuck after so long without any outcome while something is due.
     pub stuck_seconds: NonZeroU64,
     /// How other servers are reached.
     pub remote: RemoteConfig,
@@ -74,7 +77,7 @@ impl Default for DeliveryConfig {
 }
 
 impl DeliveryConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// The first wrong setting, if there is one, and what to do about it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let is_repeated_at_once = self.retry_seconds.last().is_none_or(|last| *last == 0);
         if is_repeated_at_once {

@@ -1,4 +1,4 @@
-//! What the followers count.
+//! Metrics of the followers.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use restante_checks::Lesson;
 
-/// What is counted of submissions, vacation replies and learning. Cloning shares the counts.
+/// Metrics of submissions, vacation replies and learning. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct FollowerMetrics {
     submissions: Family<ResultLabel, Counter>,
@@ -26,14 +26,14 @@ struct LearningLabels {
     result: &'static str,
 }
 
-/// What became of a message that the filter was to learn.
+/// The outcome for a message that the filter was to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LearningResult {
     /// The filter has learned it.
     Learned,
     /// It never learns this message.
     Refused,
-    /// It, or reading the message, failed again and again.
+    /// The filter, or reading the message, failed again and again.
     Failed,
     /// The message is larger than what the filter takes.
     TooLarge,
@@ -66,14 +66,14 @@ const fn lesson_label(lesson: Lesson) -> &'static str {
     }
 }
 
-/// What became of an email while a vacation response was in force.
+/// The outcome for an email that arrived while a vacation response was in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VacationResult {
     /// A reply was queued.
     Replied,
-    /// Its sender got one lately.
+    /// Its sender got one recently.
     Repeated,
-    /// It is none that gets a reply.
+    /// It must not get a reply.
     NotAnswered,
 }
 
@@ -90,7 +90,7 @@ impl VacationResult {
 impl FollowerMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
-        // So that the first one is an increase.
+        // Exported as 0, so that the first one is an increase.
         for result in ["queued", "refused"] {
             let _ = self.submissions.get_or_create(&ResultLabel { result });
         }

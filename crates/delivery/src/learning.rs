@@ -1,4 +1,4 @@
-//! Teaches the filter of content what users move into and out of Junk.
+//! Teaches a content filter from the emails that users move into and out of Junk.
 
 use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -21,24 +21,26 @@ use crate::follower_metrics::{FollowerMetrics, LearningResult};
 
 /// Emails that are read at once.
 const PAGE: usize = 64;
-/// Records that are removed by one commit when an account is begun again.
+/// The most records that one commit removes when an account is reset.
 const REMOVED_MAX: usize = 1_000;
-/// How often the filter may fail on a message until it is left out: that may be the message's fault.
+/// After so many failures of the filter on a message, the message is left out: it may be the cause.
 const ATTEMPTS_MAX: u64 = 3;
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Follows emails. One that is moved into the mailbox with the role junk is learned as junk; one that is moved out of it, not into the trash, as not junk.
-/// One that was created there is not learned as junk: the server placed it by the filter's own advice.
+/// Follows emails. An email that is moved into the mailbox with the role junk is learned as junk; one that is moved out of it, not
+/// into the trash, as not junk. An email that was created there is not learned as junk: the server placed it there on the filter's
+/// own verdict.
 ///
-/// A record of kind [`learned`] is kept for each email in that mailbox. What is to be learned is noted in it before the filter is asked, and removed after its
-/// answer: a crash in between repeats a lesson, which changes nothing. An email that was created and moved before the follower looked counts as created there.
+/// A record of kind [`learned`] is kept for each email in that mailbox. A lesson is stored in it before the filter is called, and
+/// removed after the filter's answer: a crash in between repeats a lesson, which changes nothing. An email that was created and
+/// moved before the follower saw it counts as created there.
 ///
-/// The filter learns a bounded number of messages of an account in an hour, so that a client that moves mail back and forth costs it little. What is beyond
-/// them is left out: its bytes are not even read.
+/// The filter learns a bounded number of messages of an account in an hour, so that a client that moves mail back and forth costs
+/// it little. Messages beyond that are left out, and their bytes are not even read.
 pub struct LearningFollower {
     mail: Mail,
     filter: Arc<dyn Filter>,
-    /// What the filter may still learn of each account.
+    /// How many messages of each account the filter may still learn.
     permits: Mutex<Buckets<AccountId>>,
     metrics: FollowerMetrics,
 }
@@ -96,7 +98,7 @@ impl LearningFollower {
         Ok(Mailboxes { junk: with(Role::Junk), trash: with(Role::Trash) })
     }
 
-    /// Notes durably which of these emails are in Junk, and what is to be learned from those that were moved.
+    /// Records durably which of these emails are in Junk, and what is to be learned from those that were moved.
     async fn note(
         &self,
         account: AccountId,
@@ -144,7 +146,7 @@ impl LearningFollower {
         self.mail.records().commit(account, Commit::of(changes)).await.map(|_| ())
     }
 
-    /// Teaches what was noted. A message that the filter fails on does not hold up the others.
+    /// Teaches what was recorded. A message on which the filter fails does not hold up the others.
     async fn teach_all(&self, account: AccountId) -> Result<(), Error> {
         let mut failed = None;
         for lesson in [Lesson::Junk, Lesson::NotJunk] {
@@ -173,10 +175,10 @@ impl LearningFollower {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Teaches one message. Returns why it is to be tried again, if it is.
+    /// Teaches one message. Returns the error if it is to be tried again.
     ///
     /// # Errors
-    /// When the filter or the stores are away, so that others need not be tried.
+    /// When the filter or the stores are unavailable, so that the other messages need not be tried.
     async fn teach(&self, account: AccountId, known: Known, lesson: Lesson) -> Result<Option<Error>, Error> {
         let result = match self.try_to_teach(account, known.email, lesson).await {
             Ok(result) => result,
@@ -217,7 +219,7 @@ impl LearningFollower {
             Err(error) => return Err(error),
         };
         let learned = self.filter.learn(lesson, raw).await;
-        // A filter that is away has not worked for the account.
+        // An unavailable filter has done no work for the account.
         if !learned.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
             self.permits.lock().take(account, Instant::now());
         }
@@ -269,7 +271,7 @@ fn emails(changed: &[Changed]) -> Vec<RecordId> {
     ids.into_iter().collect()
 }
 
-/// How the record of an email changes, if it does. `junk` is the mailbox with that role when the email is in it.
+/// The change of the record of an email, if it changes. `junk` is the mailbox with that role if the email is in it.
 fn next(
     mailboxes: Mailboxes,
     state: &EmailState,
@@ -285,7 +287,7 @@ fn next(
             let properties = properties(email, mailbox, lesson, 0);
             Some(Change::Create { kind: learned::KIND, body: Body::default(), properties })
         }
-        // Moved back before the filter heard that it is not junk.
+        // Moved back before the filter was taught that it is not junk.
         (Some(mailbox), Some(known)) if known.lesson == Some(Lesson::NotJunk) => {
             Some(known.update(properties(email, mailbox, Some(Lesson::Junk), 0)))
         }
@@ -295,7 +297,7 @@ fn next(
         }
         (Some(_), Some(_)) => None,
         (None, Some(known)) => {
-            // The user has not moved it when it is where it was, and that mailbox has lost its role.
+            // If the email is still in its mailbox, the user has not moved it: that mailbox has lost its role.
             let was_moved = !state.mailboxes.is_empty() && !state.mailboxes.contains(&known.mailbox);
             let is_in_trash = mailboxes.trash.is_some_and(|trash| state.mailboxes.contains(&trash));
             if !was_moved || is_in_trash {

@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of the queue and its sender. Cloning shares the counts.
+/// Metrics of the queue and its sender. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct SenderMetrics {
     attempts: Family<ResultLabel, Counter>,
@@ -38,18 +38,18 @@ struct KindLabel {
     kind: &'static str,
 }
 
-/// What became of a recipient in an attempt, as it is counted.
+/// The outcome for a recipient in an attempt, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptResult {
     Delivered,
     Postponed,
     Failed,
     Expired,
-    /// Not to be sent any more.
+    /// It is not to be sent any more.
     Canceled,
-    /// Not tried after all.
+    /// It was not tried after all.
     Returned,
-    /// Impossible to prepare.
+    /// It could not be prepared.
     Faulted,
 }
 
@@ -98,7 +98,7 @@ impl Default for SenderMetrics {
             is_held: Gauge::default(),
             queued_seconds: Histogram::new(exponential_buckets(1.0, 3.0, 13)), // 1 s to 6 days
         };
-        // So that the first one is an increase.
+        // Exported as 0, so that the first one is an increase.
         for result in AttemptResult::ALL {
             let _ = metrics.attempts.get_or_create(&ResultLabel { result: result.as_str() });
         }

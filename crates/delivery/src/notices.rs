@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{NoticeAbout, NoticeKind, Notices, prepare::sniff};
 
-/// A message up to this length is returned whole; of a longer one the header.
+/// A message up to this length is returned whole; of a longer one, only the header.
 const RETURNED_BYTES_MAX: usize = 256 << 10;
 /// The local part of the address that reports come from.
 const SENDER: &str = "mailer-daemon";
@@ -33,7 +33,7 @@ impl Notices for ReportNotices {
             NoticeKind::Delivered { is_local: false } => Action::Relayed,
             NoticeKind::Expanded => Action::Expanded,
         };
-        // RFC 3461 §4.3: RET holds for failures; other reports have the header.
+        // RFC 3461 §4.3: RET applies to failures; other reports have only the header.
         let is_whole = action == Action::Failed
             && about.returned != Some(Return::Headers)
             && about.original.len() <= RETURNED_BYTES_MAX;
@@ -76,7 +76,7 @@ fn seconds(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// What boundaries and the Message-ID are made of: the same for the same report, and another one for any other.
+/// The seed of the boundaries and the Message-ID: always the same for the same report, and different for any other.
 fn seed_of(about: &NoticeAbout) -> [u8; 16] {
     let mut hash = Sha256::new();
     hash.update(about.key);

@@ -4,7 +4,7 @@ use restante_mail::queue::{QueuedId, QueuedRecipient, Reply};
 
 use crate::DeliveryConfig;
 
-/// When what could not be tried now is tried, in seconds: at first, and at most.
+/// How long a recipient that could not be tried waits, in seconds: at least, and at most.
 const RETURN_SECONDS: u64 = 60;
 const RETURN_SECONDS_MAX: u64 = 3_600;
 
@@ -13,17 +13,17 @@ const RETURN_SECONDS_MAX: u64 = 3_600;
 pub(crate) enum Next {
     /// It is tried again.
     Retry {
-        /// When, in seconds since 1970.
+        /// When it is tried, in seconds since 1970.
         due: u64,
-        /// Whether the delay is to be reported now.
+        /// Whether the delay must be reported now.
         is_delay_due: bool,
     },
-    /// It has been tried for long enough, and fails: why, in words of this server.
+    /// It has been tried for long enough, and fails: the reason, in words of this server.
     Expired(String),
 }
 
-/// What follows an attempt. The last attempt is made when the time ends. Its time counts from when the
-/// recipient first became due: a delay that its sender asked for does not.
+/// What follows an attempt. The last attempt is made when the recipient expires. The time until then counts from when the recipient
+/// first became due: a delay that its sender asked for does not count.
 pub(crate) fn next(config: &DeliveryConfig, recipient: &QueuedRecipient, now: u64) -> Next {
     let expires = expires(config, recipient);
     if now >= expires {
@@ -44,18 +44,18 @@ pub(crate) fn expires(config: &DeliveryConfig, recipient: &QueuedRecipient) -> u
     recipient.first_due.saturating_add(config.expire_seconds.get())
 }
 
-/// How long a recipient waits that could not be tried for a reason of this server, in seconds: longer each time, as after attempts, and an hour at most.
+/// How long a recipient that could not be tried for a reason of this server waits, in seconds: longer each time, as after attempts, and at most an hour.
 pub(crate) fn return_wait(config: &DeliveryConfig, recipient: &QueuedRecipient) -> u64 {
     wait(config, recipient.id, recipient.returns).clamp(RETURN_SECONDS, RETURN_SECONDS_MAX)
 }
 
-/// What stands for a reply to a recipient that has expired, where there is room for one alone.
+/// The one reply that stands for an expired recipient where only one can be shown: with the reason, and the last reply.
 pub(crate) fn expired(why: &str, reply: &Reply) -> Reply {
     let Reply { code, enhanced, text, .. } = reply;
     Reply::own(554, "5.4.7", format!("{why}; the last reply was {code} {enhanced} {text}"))
 }
 
-/// So many seconds in the largest unit of which there are two at least.
+/// A number of seconds in the largest unit that gives at least two.
 fn duration(seconds: u64) -> String {
     let (number, unit) = match seconds {
         172_800.. => (seconds / 86_400, "days"),

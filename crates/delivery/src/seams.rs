@@ -1,4 +1,4 @@
-//! What the sender of the queue works with. Tests and the simulation replace each of them.
+//! The interfaces that the sender of the queue works with. Tests and the simulation replace each of them.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,23 +11,23 @@ use restante_records::{AccountId, RecordId};
 /// Other servers.
 #[async_trait]
 pub trait Remote: Send + Sync + 'static {
-    /// A connection to a server that takes mail for a domain (RFC 5321 §5), greeted and ready for `MAIL`.
+    /// A connection to a server that takes mail for a domain (RFC 5321 §5), after the greeting, ready for `MAIL`.
     ///
     /// # Errors
-    /// The reply that stands for all recipients of the domain: of kind 4yz when it is to be tried again, 5yz when the domain takes no mail.
+    /// The reply for all recipients of the domain: 4yz if it is to be tried again, 5yz if the domain takes no mail.
     async fn connect(&self, domain: &str) -> Result<Box<dyn Connection>, Reply>;
 }
 
 /// A connection to another server.
 #[async_trait]
 pub trait Connection: Send {
-    /// Transmits a message, and returns what became of each recipient, in their order. At most 100 recipients.
+    /// Transmits a message, and returns the outcome of each recipient, in their order. At most 100 recipients.
     async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted>;
 
     /// Whether another message can be sent.
     fn is_open(&self) -> bool;
 
-    /// Says goodbye, in bounded time.
+    /// Ends the session with the server, in bounded time.
     async fn close(self: Box<Self>);
 }
 
@@ -37,10 +37,10 @@ pub trait Local: Send + Sync + 'static {
     /// Whether mail for a domain stays on this server.
     ///
     /// # Errors
-    /// When that can't be known now.
+    /// When this can't be determined now.
     async fn is_local(&self, domain: &str) -> Result<bool, Error>;
 
-    /// Places a message in the accounts that an address leads to, exactly once for each however often it is repeated.
+    /// Places a message in the accounts that an address leads to: exactly once in each, even if the call is repeated.
     async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted;
 }
 
@@ -53,11 +53,11 @@ pub trait Submissions: Send + Sync + 'static {
     /// Those of the records; the attempt is made later.
     async fn release(&self, account: AccountId, submission: RecordId) -> Result<bool, Error>;
 
-    /// Notes what became of a recipient, in its `deliveryStatus`. Repeating it changes nothing. A submission that is gone is no error.
-    /// `is_local` when it was placed in an account of this server.
+    /// Records the outcome for a recipient in its `deliveryStatus`. Repeating it changes nothing. It is no error if the submission is gone.
+    /// `is_local` if the message was placed in an account of this server.
     ///
     /// # Errors
-    /// Those of the records; the outcome is noted again with the next attempt.
+    /// Those of the records; the outcome is recorded again with the next attempt.
     async fn report(
         &self,
         account: AccountId,
@@ -68,11 +68,11 @@ pub trait Submissions: Send + Sync + 'static {
     ) -> Result<(), Error>;
 }
 
-/// Signs what leaves this server.
+/// Signs outgoing mail.
 #[async_trait]
 pub trait Signer: Send + Sync + 'static {
-    /// The header fields to put in front of a message, each ended by CRLF: the signatures of the domain in its `From` field (RFC 6376), empty when that
-    /// domain has no key here.
+    /// The header fields to put before a message, each ended by CRLF: the signatures of the domain in its `From` field (RFC 6376),
+    /// empty if that domain has no key here.
     ///
     /// # Errors
     /// When keys can't be read now; the attempt is made later.
@@ -84,16 +84,16 @@ pub trait Signer: Send + Sync + 'static {
 pub enum PrepareError {
     /// Its bytes can't be read now: the attempt is made later, and does not count.
     Later(Error),
-    /// It can never be transmitted, with the reply that its sender gets: `5.6.0` for a message that has no form in which it could leave.
+    /// It can never be transmitted; its sender gets this reply: `5.6.0` for a message that has no form in which it could leave.
     Never(Reply),
-    /// It can't be read though the store works, as when its blob is gone: tried some times, then held for the operator.
+    /// It can't be read though the store works, for example because its blob is gone: tried some times, then held for the operator.
     Broken(Error),
 }
 
-/// Makes what is transmitted out of what is stored.
+/// Prepares stored messages for transmission.
 #[async_trait]
 pub trait Preparing: Send + Sync + 'static {
-    /// The message as it is transmitted, with the line ends of SMTP; when it was submitted by JMAP, without `Bcc`, and with `Date` and `Message-ID`.
+    /// The message as it is transmitted, with SMTP line ends; if it was submitted by JMAP, without `Bcc`, and with `Date` and `Message-ID`.
     ///
     /// # Errors
     /// See [`PrepareError`].
@@ -103,20 +103,20 @@ pub trait Preparing: Send + Sync + 'static {
     async fn message_id(&self, message: &QueuedMessage) -> Option<String>;
 }
 
-/// What became of a recipient in the queue.
+/// The outcome for a recipient in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientOutcome<'r> {
     /// It was delivered, with this reply.
     Delivered(&'r Reply),
-    /// It is tried again.
+    /// It will be tried again.
     Postponed(&'r Reply),
-    /// It is tried no more.
+    /// It will not be tried any more.
     Failed(&'r Reply),
     /// Its sender gets a report.
     Reported {
-        /// What the report says.
+        /// The kind of report.
         kind: NoticeKind,
-        /// The [`key`](restante_mail::queue::Source::key) of the report, which is in the queue itself.
+        /// The [`key`](restante_mail::queue::Source::key) of the report, which is itself in the queue.
         report: &'r [u8; 32],
     },
 }
@@ -132,7 +132,7 @@ pub struct NotedOutcome<'r> {
     pub recipient: &'r str,
     /// Whether the attempt was to place it in an account of this server.
     pub is_local: bool,
-    /// What became of it.
+    /// The outcome.
     pub outcome: RecipientOutcome<'r>,
 }
 
@@ -147,28 +147,29 @@ pub struct SubmittedMessage<'m> {
     pub refused: Option<&'m Reply>,
 }
 
-/// Keeps for operators what became of outgoing mail.
+/// Records the outcomes of outgoing mail for operators.
 pub trait OutcomeLog: Send + Sync + 'static {
-    /// Notes a submission of JMAP. As with [`OutcomeLog::note`], it may be lost, and be there twice after a crash.
+    /// Records a submission of JMAP. As with [`OutcomeLog::note`], the entry may be lost, or may be there twice after a crash.
     fn submitted(&self, submitted: SubmittedMessage<'_>);
 
-    /// Notes an outcome. It does not block, and bounds what it keeps: a note may be lost, and one of an attempt that a crash repeats may be there twice.
+    /// Records an outcome. It does not block, and its memory is bounded: an entry may be lost, and that of an attempt which a crash
+    /// repeats may be there twice.
     fn note(&self, noted: NotedOutcome<'_>);
 }
 
-/// What a report says of recipients (RFC 3464 §2.3.3).
+/// The outcome that a report states (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// Delivery has ended without success.
     Failed,
-    /// Delivery has not succeeded yet, and is tried further.
+    /// Delivery has not succeeded yet, and is still tried.
     Delayed,
-    /// The message was delivered, and no other server reports that: `delivered` for an account of this server, else `relayed`.
+    /// The message was delivered, and no other server will report this: `delivered` for an account of this server, else `relayed`.
     Delivered {
         /// Whether it was placed in an account of this server.
         is_local: bool,
     },
-    /// The recipient leads to several addresses, some of them of other servers, and the message goes on to them (RFC 3461 §5.2.7.3).
+    /// The recipient leads to several addresses, some of them on other servers, and the message is forwarded to them (RFC 3461 §5.2.7.3).
     Expanded,
 }
 
@@ -181,24 +182,24 @@ pub struct NoticeRecipient {
     pub original: Option<String>,
     /// The last reply.
     pub reply: Reply,
-    /// Why it is not tried any more though the last reply was for now, in words of this server.
+    /// Why it is not tried any more although the last reply was temporary, in words of this server.
     pub expired: Option<String>,
     /// The attempts so far.
     pub attempts: u32,
     /// When the last one was made, in seconds since 1970.
     pub last_attempt: u64,
-    /// Until when delivery is tried, in seconds since 1970; of delayed ones.
+    /// Until when delivery is tried, in seconds since 1970; only for delayed recipients.
     pub will_retry_until: Option<u64>,
 }
 
-/// What a report is about: recipients of one message of whom the same is reported.
+/// The content of a report: recipients of one message with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeAbout {
-    /// The [`key`](restante_mail::queue::Source::key) of the report: another one for each report.
+    /// The [`key`](restante_mail::queue::Source::key) of the report, different for each report.
     pub key: [u8; 32],
-    /// What is reported.
+    /// The outcome that is reported.
     pub kind: NoticeKind,
-    /// The envelope sender, who gets the report; never empty.
+    /// The envelope sender, which gets the report; never empty.
     pub sender: String,
     /// `ENVID`.
     pub envelope_id: Option<String>,
@@ -208,7 +209,7 @@ pub struct NoticeAbout {
     pub arrived: u64,
     /// When the report is made, in seconds since 1970.
     pub now: u64,
-    /// The message as it was to be transmitted; empty when it can't be read.
+    /// The message as it was to be transmitted; empty if it can't be read.
     pub original: Bytes,
     /// How its bytes may be transmitted.
     pub transmission: Transmission,
@@ -218,6 +219,6 @@ pub struct NoticeAbout {
 
 /// Writes reports (RFC 3464).
 pub trait Notices: Send + Sync + 'static {
-    /// The bytes of a report as a message, lines ended by CRLF, and how they may be transmitted. The same report is the same bytes.
+    /// The bytes of a report as a message, lines ended by CRLF, and how they may be transmitted. The same report gives the same bytes.
     fn compose(&self, about: &NoticeAbout) -> (Vec<u8>, Transmission);
 }

@@ -1,25 +1,25 @@
-//! The Sender Rewriting Scheme: a forwarded message leaves with a sender of this server's domain, so that SPF passes, and bounces to that sender find
-//! their way back.
+//! The Sender Rewriting Scheme: a forwarded message leaves with a sender of this server's domain, so that SPF passes, and bounces
+//! to that sender reach the original sender.
 //!
 //! - `SRS0=HASH=DAY=DOMAIN=LOCAL@OURS` stands for `LOCAL@DOMAIN`.
-//! - `SRS1=HASH=FORWARDER=REST@OURS` stands for `SRS0REST@FORWARDER`: of an address that was rewritten before, only the first forwarder is kept.
+//! - `SRS1=HASH=FORWARDER=REST@OURS` stands for `SRS0REST@FORWARDER`: if an address was rewritten before, only the first forwarder is kept.
 //!
-//! The hash makes sure that only addresses that this server has written lead anywhere, and the day that they do so for a bounded time.
+//! Because of the hash, only addresses that this server has written are accepted; because of the day, only for a bounded time.
 
 use std::sync::Arc;
 
 use restante_core::Clock;
 use ring::hmac::{HMAC_SHA256, Key, sign};
 
-/// How many days a rewritten address leads back. Queues keep a message for five days, and those of further forwarders, too.
+/// How many days a rewritten address is valid. Queues keep a message for five days, and those of further forwarders do so, too.
 const AGE_DAYS_MAX: i64 = 21;
-/// The days that a time stamp tells apart: two digits of base32.
+/// The number of days that a time stamp can distinguish: two digits of base32.
 const DAYS: i64 = 1_024;
-/// Digits of a hash: 30 bits. Guessing one takes a message of the guesser for each try.
+/// The digits of a hash: 30 bits. Each guess costs the attacker a message.
 const HASH_DIGITS: usize = 6;
 /// RFC 5321 §4.5.3.1.1.
 const LOCAL_BYTES_MAX: usize = 64;
-/// RFC 4648 §6, in lowercase. Servers on the way may change the case, so none counts.
+/// RFC 4648 §6, in lowercase. Servers on the way may change the case, so it is ignored.
 const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -32,13 +32,14 @@ pub struct Srs {
 }
 
 impl Srs {
-    /// A rewriter with the secret of the server, which all servers of a cluster share, see `Directory::server_secret`.
+    /// A rewriter with the secret that all servers of a cluster share, see `Directory::server_secret`.
     pub fn new(secret: &[u8], clock: Arc<dyn Clock>) -> Self {
         Self { key: Key::new(HMAC_SHA256, secret), clock }
     }
 
-    /// The envelope sender of a forwarded message, in a domain of this server. It is empty when the sender is empty or no address, and when its rewritten
-    /// local part would be longer than 64 bytes, which servers refuse: then nobody hears of a failure, but the message arrives.
+    /// The envelope sender of a forwarded message, in a domain of this server. It is empty if the sender is empty or invalid, or if
+    /// its rewritten local part would be longer than 64 bytes, which servers refuse: then failures are not reported, but the
+    /// message arrives.
     pub fn rewrite(&self, sender: &str, our_domain: &str) -> String {
         let Some((local, domain)) = sender.rsplit_once('@') else { return String::new() };
         if local.is_empty() || domain.is_empty() || local.starts_with('"') {
@@ -66,7 +67,7 @@ impl Srs {
         format!("SRS1={}={rest}", self.hash("1", rest))
     }
 
-    /// The address that a rewritten local part stands for. `None` when it is not one that this server has written, or when that was too long ago.
+    /// The address that a rewritten local part stands for. `None` if this server has not written it, or too long ago.
     pub fn restore(&self, local_part: &str) -> Option<String> {
         if let Some(rest) = prefixed(local_part, "SRS0") {
             let (hash, rest) = rest.get(1..)?.split_once('=')?;
@@ -100,13 +101,13 @@ impl Srs {
 
     fn is_hash(&self, hash: &str, kind: &str, rest: &str) -> bool {
         let (given, right) = (hash.to_ascii_lowercase(), self.hash(kind, rest));
-        // In the same time for all that have the right length.
+        // In constant time for all hashes of the right length.
         let differs = given.bytes().zip(right.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
         given.len() == right.len() && differs == 0
     }
 }
 
-/// What follows the mark of a rewritten address, with its separator, which some servers write as `+` or `-`.
+/// What follows the mark of a rewritten address, beginning with the separator, which some servers write as `+` or `-`.
 fn prefixed<'l>(local: &'l str, mark: &str) -> Option<&'l str> {
     let (start, rest) = local.split_at_checked(mark.len())?;
     (start.eq_ignore_ascii_case(mark) && rest.starts_with(['=', '+', '-'])).then_some(rest)
@@ -123,7 +124,7 @@ fn day_of(text: &str) -> Option<i64> {
     i64::try_from(value(high)? * DIGITS.len() + value(low)?).ok()
 }
 
-/// The digit of the last five bits.
+/// The base32 digit of the last five bits.
 fn digit(number: i64) -> char {
     let at = usize::try_from(number & 31).unwrap_or_default();
     DIGITS.get(at).copied().map_or('a', char::from)

@@ -20,10 +20,12 @@ use crate::{
 /// Messages that are read from the outbox at once.
 const PAGE: usize = 64;
 
-/// Follows the outbox of each account: every message in it goes into the queue, and then leaves the outbox. What is canceled later leaves the queue.
+/// Follows the outbox of each account: every message in it is put into the queue, and then removed from the outbox. Messages that
+/// are canceled later are removed from the queue.
 ///
-/// The outbox is the truth of what is not queued yet, so that neither a restart nor [`restante_follow::Follower::rebuild`] sends again what was
-/// sent. A message that was queued when the process ended, and not removed from the outbox, is queued again under the same key, which adds nothing.
+/// The outbox alone determines what is not queued yet, so neither a restart nor [`restante_follow::Follower::rebuild`] sends a
+/// message again. If the process ends after a message was queued and before it was removed from the outbox, the message is queued
+/// again under the same key, which adds nothing.
 pub struct SubmissionFollower {
     mail: Mail,
     queue: Queue,
@@ -35,7 +37,7 @@ impl SubmissionFollower {
     /// The name of its checkpoint.
     pub const NAME: &'static str = "submissions";
 
-    /// A handler that puts submissions of this mail into this queue, and notes them for operators.
+    /// A handler that puts submissions of this mail into this queue, and records them for operators.
     pub fn new(
         mail: Mail,
         queue: Queue,
@@ -60,7 +62,7 @@ impl SubmissionFollower {
     async fn queue_one(&self, account: AccountId, entry: OutboxEntry) -> Result<(), Error> {
         let OutboxEntry { id, message } = entry;
         let submission = message.source.record;
-        // Held until the queue refers to it.
+        // This keeps the blob until the queue refers to it.
         if !self.mail.blobs().touch(&[message.blob]).await?.contains(&true) {
             error!(account = account.0, submission = submission.0, "the message of a submission is gone");
         }
@@ -86,7 +88,7 @@ impl SubmissionFollower {
         self.mail.clear_outbox(account, id).await
     }
 
-    /// Takes what was canceled out of the queue, where it would wait for its time to be left out.
+    /// Removes canceled messages from the queue, where they would wait for their time only to be skipped.
     async fn drop_canceled(&self, account: AccountId, updated: &[RecordId]) -> Result<(), Error> {
         let submissions = self.mail.submissions(account, updated).await?;
         let is_canceled = |submission: &Submission| submission.head.undo == UndoStatus::Canceled;
@@ -140,6 +142,6 @@ impl Handler for SubmissionFollower {
     }
 
     async fn reset(&mut self, _account: AccountId) -> Result<(), HandlerError> {
-        Ok(()) // nothing is derived: what is queued stays queued
+        Ok(()) // nothing is derived: queued messages stay queued
     }
 }

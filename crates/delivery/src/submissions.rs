@@ -1,4 +1,4 @@
-//! The submissions of JMAP, as the sender of the queue asks for them.
+//! The submissions of JMAP, for the sender of the queue.
 
 use async_trait::async_trait;
 use restante_core::Error;
@@ -36,7 +36,7 @@ impl Submissions for MailSubmissions {
     ) -> Result<(), Error> {
         let state = match () {
             () if reply.is_success() && is_local => RecipientState::Yes,
-            // RFC 8621 §7: the other server does not say whether it has reached a mailbox.
+            // RFC 8621 §7: the other server does not report whether the message has reached a mailbox.
             () if reply.is_success() => RecipientState::Unknown,
             () if reply.is_permanent() => RecipientState::No,
             () => RecipientState::Queued,
@@ -45,7 +45,7 @@ impl Submissions for MailSubmissions {
     }
 }
 
-/// A reply as `smtpReply` has it: code, enhanced code and text, without line breaks.
+/// A reply in the form of `smtpReply`: code, enhanced code and text, without line breaks.
 pub(crate) fn smtp_reply(reply: &Reply) -> String {
     let mut line = reply.code.to_string();
     for part in [reply.enhanced.as_str(), reply.text.as_str()] {

@@ -20,14 +20,14 @@ use crate::{
     vacation_reply::{Answered, Reply},
 };
 
-/// A sender gets a reply once in so many seconds (RFC 3834 §2).
+/// A sender gets at most one reply in so many seconds (RFC 3834 §2).
 const AGAIN_SECONDS: i64 = 7 * 86_400;
-/// What was received longer ago is not answered: it comes again when the follower is rebuilt, or has lagged for so long.
+/// An email that was received longer ago is not answered: it is read again when the follower is rebuilt, or was lagging for so long.
 const AGE_SECONDS_MAX: i64 = 86_400;
 /// Records that are read at once.
 const PAGE: usize = 64;
 
-/// Follows new emails, and queues a reply to those that get one: once for each sender in 7 days, which is kept in records.
+/// Follows new emails, and queues a reply to those that get one: at most one for each sender in 7 days, which records keep track of.
 pub struct VacationFollower {
     mail: Mail,
     queue: Queue,
@@ -59,7 +59,7 @@ impl VacationFollower {
     /// The name of its checkpoint.
     pub const NAME: &'static str = "vacation";
 
-    /// A handler that answers emails of this mail by way of this queue.
+    /// A handler that answers emails of this mail through this queue.
     pub fn new(mail: Mail, queue: Queue, directory: Directory, metrics: FollowerMetrics) -> Self {
         Self { mail, queue, directory, metrics }
     }
@@ -103,7 +103,7 @@ impl VacationFollower {
         }))
     }
 
-    /// What may get a reply: an email that SMTP or LMTP has brought just now, while the response was in force.
+    /// The email, if it may get a reply: SMTP or LMTP has delivered it recently, while the response was in force.
     async fn candidate(&self, answering: &Answering, record: Record) -> Result<Option<Candidate>, Error> {
         let has = |property| record.properties.values(property).next().is_some();
         let state = EmailState::of(&record)?;
@@ -148,14 +148,14 @@ impl VacationFollower {
         let Some(sender) = auto_reply::decide(&received).ok().and_then(|sender| smtp_address(&sender)) else {
             return Ok(VacationResult::NotAnswered);
         };
-        // By the time of the email, so that the same emails get the same replies when they come again.
+        // By the time of the email, so that the same emails get the same replies when they are read again.
         let since = candidate.received.saturating_sub(AGAIN_SECONDS - 1);
         if self.mail.was_answered(account, &sender, since).await? {
             return Ok(VacationResult::Repeated);
         }
         let message = self.message(answering, candidate, &sender).await?;
         let Some(message) = message else { return Ok(VacationResult::NotAnswered) };
-        // The queue knows the reply by its key: when the process ends before the sender is noted, the reply is not sent again.
+        // The queue recognizes the reply by its key: if the process ends before the sender is recorded, the reply is not sent again.
         self.queue.add(message).await?;
         self.mail.note_answered(account, &sender, candidate.received, since).await?;
         Ok(VacationResult::Replied)
@@ -222,11 +222,11 @@ impl Handler for VacationFollower {
     }
 
     async fn reset(&mut self, _account: AccountId) -> Result<(), HandlerError> {
-        Ok(()) // what was answered stays so
+        Ok(()) // answered emails stay answered
     }
 }
 
-/// What names the reply to an email in the queue.
+/// The key of the reply to an email in the queue.
 fn key(account: AccountId, email: RecordId) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"vacation");
@@ -235,7 +235,7 @@ fn key(account: AccountId, email: RecordId) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// An address as the queue has it, the domain in ASCII and lowercase; `None` when the domain is none.
+/// An address as the queue has it, with the domain in ASCII and lowercase; `None` when the domain is invalid.
 fn smtp_address(text: &str) -> Option<String> {
     let (local, domain) = text.rsplit_once('@')?;
     let domain: Domain = domain.parse().ok()?;

@@ -10,12 +10,12 @@ use restante_mail_wire::{
 const SUBJECT: &str = "Automatic reply";
 /// The text when the response has none (RFC 8621 §8).
 const TEXT: &str = "I can't read my mail at the moment, and will answer when I am back.";
-/// The most characters of the subject that are repeated.
+/// The most characters of the subject that are quoted.
 const SUBJECT_CHARS_MAX: usize = 200;
 /// The message ids of References that are kept: the first, and the last ones.
 const REFERENCES_MAX: usize = 20;
 
-/// What is repeated of the message that is answered.
+/// What a reply takes from the message that it answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answered {
     subject: Option<String>,
@@ -44,7 +44,7 @@ impl Answered {
     }
 }
 
-/// A reply that is to be written.
+/// A reply to write.
 pub(crate) struct Reply<'r> {
     pub(crate) response: &'r VacationResponse,
     /// The address of the account.
@@ -56,7 +56,7 @@ pub(crate) struct Reply<'r> {
     pub(crate) to: &'r str,
     /// In seconds since 1970.
     pub(crate) now: i64,
-    /// Names the reply.
+    /// The key of the reply.
     pub(crate) key: [u8; 32],
 }
 

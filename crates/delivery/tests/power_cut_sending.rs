@@ -34,7 +34,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 const TEST: &str = "qu1_what_was_queued_is_sent_placed_and_reported_after_power_cuts";
 const NOW: i64 = 1_800_000_000;
 const MAILS: u8 = 24;
-/// Who sends, and gets the reports.
+/// The account that sends, and gets the reports.
 const ANNA: AccountId = AccountId(2_000);
 const BERT: AccountId = AccountId(2_001);
 
@@ -224,7 +224,7 @@ impl Connection for Sink {
     async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
         let number = number_of(&message.bytes);
         self.events.note(format!("sending {number}"));
-        // Whatever becomes of the reply: it has arrived.
+        // No matter what happens to the reply, the message has arrived.
         let is_taken = self.domain == "takes.example";
         self.events.note(format!("{} {number}", if is_taken { "taken" } else { "refused" }));
         let reply = match is_taken {

@@ -46,7 +46,7 @@ impl Signer for NoSignatures {
     }
 }
 
-/// `one.test` has two servers, the first of which nobody listens at; `null.test` takes no mail; `failing.test` has no answer.
+/// `one.test` has two servers, and nobody listens at the first one; `null.test` takes no mail; `failing.test` has no answer.
 struct Zone;
 
 #[async_trait]

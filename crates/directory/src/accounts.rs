@@ -1,4 +1,4 @@
-//! Accounts: an address, a number by which other stores know it, passwords, and who else may use it.
+//! Accounts: an address, a number that identifies it in other stores, passwords, and the accounts that may use it.
 
 use restante_records::{AccountId, Body, Change, Commit, Properties, Query};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 pub struct NewAccount {
     /// Its address.
     pub address: EmailAddress,
-    /// Its password; without one nobody can log in with a password.
+    /// Its password; without one nobody can log in to it with a password.
     pub password: Option<String>,
     /// What its user may do.
     pub role: Role,
@@ -71,7 +71,7 @@ pub struct AccountInfo {
     pub used_by: Vec<GrantInfo>,
 }
 
-/// A password, which is not shown.
+/// A password, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PasswordInfo {
@@ -91,7 +91,7 @@ pub struct GrantInfo {
     pub access: Access,
 }
 
-/// What a derivation starts from.
+/// The input of a derivation.
 #[derive(Clone, PartialEq, Eq)]
 struct Salting {
     salt: Vec<u8>,
@@ -99,7 +99,7 @@ struct Salting {
 }
 
 impl Directory {
-    /// Adds an account and gives it a number.
+    /// Adds an account and assigns a number to it.
     pub(crate) async fn add_account(&self, actor: &Actor, new: NewAccount) -> Result<AccountId, Error> {
         let NewAccount { address, password, role, quota_bytes } = new;
         if self.find_domain(address.domain()).await?.is_none() {
@@ -141,7 +141,7 @@ impl Directory {
         Ok(account)
     }
 
-    /// Notes which address has a number. It is written before the account: a number without an account is never given again.
+    /// Records the address of a number. It is written before the account: a number without an account is never assigned again.
     async fn add_number(&self, account: AccountId, address: &EmailAddress) -> Result<(), Error> {
         let properties = Properties::default().with(NUMBER_ACCOUNT, u64::from(account.0));
         let body = Body::new(address.to_string().into_bytes());
@@ -196,7 +196,7 @@ impl Directory {
         }))
     }
 
-    /// Changes an account: `plan` changes it in place, and gives the line of the log and the answer.
+    /// Changes an account: `plan` changes it in place, and returns the line for the log and the result.
     pub(crate) async fn change_account<A>(
         &self,
         actor: &Actor,
@@ -340,7 +340,7 @@ impl Directory {
         .await
     }
 
-    /// Takes back what `user` may do with the mail of `owner`.
+    /// Revokes the access of `user` to the mail of `owner`.
     pub(crate) async fn revoke(
         &self,
         actor: &Actor,
@@ -395,7 +395,7 @@ impl Directory {
         })
     }
 
-    /// One page of all accounts, or of those of a domain, in no order of theirs.
+    /// One page of all accounts, or of those of a domain, in unspecified order.
     pub(crate) async fn accounts(
         &self,
         domain: Option<&crate::Domain>,
@@ -431,7 +431,7 @@ impl Directory {
         Ok(Salting { salt: salt.to_vec(), rounds: self.0.config.rounds })
     }
 
-    /// Derives the keys of a password on one of the processors that are for it.
+    /// Derives the keys of a password on one of the processors that are reserved for it.
     async fn derive(
         &self,
         name: Option<&str>,
@@ -451,7 +451,7 @@ impl Directory {
     }
 }
 
-/// Passwords of an account beside the one with this name.
+/// The number of an account's passwords other than the one with this name.
 fn others(entry: &AccountEntry, name: Option<&str>) -> usize {
     entry.body.passwords.iter().filter(|known| known.name.as_deref() != name).count()
 }

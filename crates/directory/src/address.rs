@@ -11,7 +11,7 @@ const ADDRESS_BYTES_MAX: usize = 254;
 
 /// An email address: a local part, compared without regard to case, and a domain.
 ///
-/// It is kept in one form, so that equal addresses are equal values: the local part in lower case and Unicode's
+/// It is stored in one form, so that equal addresses are equal values: the local part in lower case and Unicode's
 /// normalisation form C (RFC 6532 §3.1), without quotes where it needs none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EmailAddress {
@@ -23,7 +23,7 @@ impl EmailAddress {
     /// An address of a local part and a domain.
     ///
     /// # Errors
-    /// `Invalid` when the local part is none (RFC 5321 §4.1.2, RFC 6531 §3.3) or too long.
+    /// `Invalid` when the local part is invalid (RFC 5321 §4.1.2, RFC 6531 §3.3) or too long.
     pub fn new(local: &str, domain: Domain) -> Result<Self, Error> {
         let wrong = |what: &str| {
             Error::invalid(format!(
@@ -61,7 +61,7 @@ impl EmailAddress {
     }
 
     /// The address before the first `separator` of the local part, and the detail after it (RFC 5233). `None` when there is no
-    /// separator, or nothing before it that could be an address.
+    /// separator, or the text before it can't be an address.
     pub fn split_detail(&self, separator: char) -> Option<(Self, &str)> {
         if self.local.starts_with('"') {
             return None;
@@ -78,7 +78,7 @@ impl FromStr for EmailAddress {
         if text.len() > 4 * ADDRESS_BYTES_MAX {
             return Err(Error::invalid("an address is longer than 254 bytes"));
         }
-        // No domain has an @, but a quoted local part may have one.
+        // A domain contains no @, but a quoted local part may.
         let Some((local, domain)) = text.rsplit_once('@') else {
             let shown = text.escape_debug();
             return Err(Error::invalid(format!("'{shown}' is no address: use one like anna@example.org")));
@@ -107,7 +107,7 @@ fn is_atom_char(c: char) -> bool {
     !c.is_control() && !c.is_whitespace() && !is_invisible(c)
 }
 
-/// Characters that turn the direction of text around or join it invisibly, with which addresses would look alike.
+/// Characters that reverse the direction of text or join it invisibly, which would make different addresses look alike.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{ffff}')
 }

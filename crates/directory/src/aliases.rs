@@ -1,4 +1,4 @@
-//! Aliases and lists: an address whose mail goes to others.
+//! Aliases and lists: an address whose mail is forwarded to other addresses.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct AliasInfo {
 }
 
 impl Directory {
-    /// Adds targets to an alias, which is made when it is not there.
+    /// Adds targets to an alias, which is created if it does not exist.
     pub(crate) async fn add_alias(
         &self,
         actor: &Actor,
@@ -67,7 +67,7 @@ impl Directory {
             .await
     }
 
-    /// Removes targets from an alias; without targets, or when none is left, the alias.
+    /// Removes targets from an alias; without targets, or when none is left, the alias itself.
     pub(crate) async fn remove_alias(
         &self,
         actor: &Actor,
@@ -98,7 +98,7 @@ impl Directory {
             .await
     }
 
-    /// One page of all aliases, or of those of a domain, in no order of theirs.
+    /// One page of all aliases, or of those of a domain, in unspecified order.
     pub(crate) async fn aliases(
         &self,
         domain: Option<&Domain>,

@@ -1,4 +1,4 @@
-//! Accounts that changed: forgets what is remembered of them, and announces them to doors.
+//! Accounts that changed: forgets remembered passwords, and announces the accounts to doors.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{
     store::of_records,
 };
 
-/// Announcements that wait for a slow door at most.
+/// The most announcements that wait for a slow door.
 pub(crate) const WAITING_MAX: usize = 1_024;
-/// How long to wait before records that failed are asked again.
+/// How long to wait before records that failed are read again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// An account whose password, tokens, grants, state, role or quota changed, or one that somebody has logged in to on this server and that was
-/// removed.
+/// An account whose password, tokens, grants, state, role or quota changed, or that was removed after somebody had logged in to it on
+/// this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountChange {
     /// This one.
     Account(AccountId),
-    /// Which one is not known: any may have changed.
+    /// It is unknown which: any may have changed.
     Any,
 }
 
@@ -37,7 +37,7 @@ pub enum AccountChange {
 pub struct AccountChanges(broadcast::Receiver<AccountChange>);
 
 impl AccountChanges {
-    /// The next account that changed; `None` when the directory is gone. A door that is slow gets [`AccountChange::Any`].
+    /// The next account that changed; `None` when the directory is closed. A door that is slow gets [`AccountChange::Any`].
     pub async fn next(&mut self) -> Option<AccountChange> {
         match self.0.recv().await {
             Ok(change) => Some(change),
@@ -91,7 +91,7 @@ impl Follower {
         }
     }
 
-    /// Reads what is new in a shard, again and again when the records fail. No password is remembered meanwhile.
+    /// Reads what is new in a shard, and retries when the records fail. No password is remembered meanwhile.
     async fn read_until_done(&mut self, shard: Shard) {
         let mut has_failed = false;
         while let Err(error) = self.read(shard).await {
@@ -108,11 +108,11 @@ impl Follower {
     async fn read(&mut self, shard: Shard) -> Result<(), Error> {
         let Some(seen) = self.seen.get_mut(usize::from(shard.number())) else { return Ok(()) };
         loop {
-            // Unlike a client's changes, a follower's have what was created and destroyed since.
+            // Unlike a client, a follower also gets what was created and destroyed since.
             let request = FeedRequest { since: *seen, began: *seen, limit: CHANGES_MAX };
             let changes = match self.feed.follow(shard.account(), &request).await {
                 Ok(changes) => changes,
-                // History was forgotten, or the records were restored to an earlier state.
+                // The history was removed, or the records were restored to an earlier state.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
                     *seen = self.directory.store().revision(shard.account()).await?;
                     self.directory.0.remembered.forget_all();
@@ -121,7 +121,7 @@ impl Follower {
                 }
                 Err(error) => return Err(of_records(error)),
             };
-            // What was created since may have changed since, and its user may have logged in between.
+            // A record that was created since may also have changed since, and its user may have logged in between.
             let changed: Vec<RecordId> =
                 addresses(&changes.created).chain(addresses(&changes.updated)).collect();
             self.directory.forget_older(shard, changed).await?;
@@ -137,7 +137,7 @@ impl Follower {
 }
 
 impl Directory {
-    /// Forgets the log-ins that were made before the last change of these records.
+    /// Forgets the log-ins that are older than the last change of these records.
     pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<RecordId>) -> Result<(), Error> {
         for ids in ids.chunks(GET_RECORDS_MAX) {
             let records = self.store().get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
@@ -148,12 +148,12 @@ impl Directory {
         Ok(())
     }
 
-    /// `newest` is the record as it is now.
+    /// `newest` is the current record.
     fn forget(&self, key: RecordKey, newest: Option<Record>) {
         match self.0.remembered.forget(key, newest.as_ref().map(|record| record.revision)) {
             Known::Account(account) => self.announce(AccountChange::Account(account)),
             Known::Anybody => self.announce(AccountChange::Any),
-            // Nobody has logged in to it here, but somebody with a grant may listen to its quota.
+            // Nobody has logged in to it here, but a user with a grant may receive its quota.
             Known::Nobody => {
                 let head = newest.and_then(|record| AccountHead::read(&record.properties).ok().flatten());
                 head.into_iter().for_each(|head| self.announce(AccountChange::Account(head.account)));

@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirectoryConfig {
-    /// Rounds of the derivation of keys from passwords that are set from now on. More make guessing slower for a thief of the
-    /// records, and log-ins slower for clients, which compute the same in SCRAM. RFC 7677 wants at least 4,096.
+    /// Rounds of the derivation of keys from passwords that are set from now on. More rounds make guessing slower for a thief
+    /// of the records, and log-ins slower for clients, which compute the same in SCRAM. RFC 7677 requires at least 4,096.
     pub rounds: NonZero<u32>,
-    /// How long a password that was right is remembered, so that the next log-in with it derives nothing; 0 for not at all.
+    /// How long a correct password is remembered, so that the next log-in with it needs no derivation; 0 for not at all.
     pub remembered_seconds: u64,
     /// The most passwords that are remembered; each takes about 300 bytes.
     pub remembered_max: NonZero<usize>,
-    /// Passwords that wait to be checked at most; further ones are refused as busy.
+    /// The most passwords that wait to be checked; further ones are refused as busy.
     pub checks_waiting_max: NonZero<usize>,
-    /// Failed log-ins that one IP address (of a /64 network for IPv6) has at once; they come back over `failure_seconds`.
+    /// Failed log-ins that one IP address (one /64 network for IPv6) may have at once; they are refilled over
+    /// `failure_seconds`.
     pub failures_per_ip_max: NonZero<u32>,
-    /// Failed log-ins that one account has at once.
+    /// Failed log-ins that one account may have at once.
     pub failures_per_account_max: NonZero<u32>,
-    /// The time in which all failures come back.
+    /// The time in which all failures are refilled.
     pub failure_seconds: NonZero<u64>,
 }
 
@@ -41,10 +42,10 @@ impl Default for DirectoryConfig {
 impl DirectoryConfig {
     /// The fewest rounds (RFC 7677 §4).
     pub const ROUNDS_MIN: u32 = 4_096;
-    /// The most: a check would take seconds.
+    /// The most rounds: a check would take seconds.
     pub const ROUNDS_MAX: u32 = 10_000_000;
 
-    /// What is wrong with `rounds`, if something is, and what to do.
+    /// The error in `rounds`, if there is one, and what to do.
     pub fn rounds_problem(&self) -> Option<String> {
         if !(Self::ROUNDS_MIN..=Self::ROUNDS_MAX).contains(&self.rounds.get()) {
             let (min, max) = (Self::ROUNDS_MIN, Self::ROUNDS_MAX);

@@ -10,15 +10,15 @@ use tracing::debug;
 
 use crate::Error;
 
-/// The nice value of these threads: under load they get about a tenth of the time of other threads, and all idle time. A derivation takes
-/// tens of milliseconds, and anybody who reaches a listener can ask for one: guessed passwords must not delay mail.
+/// The nice value of these threads: under load they get about a tenth of the time of other threads, and all idle time. A derivation
+/// takes tens of milliseconds, and anybody who reaches a listener can trigger one: guessed passwords must not delay mail.
 const NICENESS: i32 = 10;
 
 /// Threads with a lower priority, which start with the first derivations and end when they are idle.
 pub(crate) struct DerivationThreads(Option<Runtime>);
 
 impl DerivationThreads {
-    /// At most so many threads.
+    /// At most `threads_max` threads.
     ///
     /// # Errors
     /// `Unavailable` when the system has no more files or memory.
@@ -33,7 +33,7 @@ impl DerivationThreads {
         Ok(Self(Some(runtime)))
     }
 
-    /// Runs a derivation on one of the threads, when one is free.
+    /// Runs a derivation on one of the threads, as soon as one is free.
     ///
     /// # Errors
     /// `Internal` when it panics.

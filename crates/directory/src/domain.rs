@@ -2,7 +2,7 @@ use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 use crate::{Error, text_serde};
 
-/// A DNS name as IDNA (UTS #46) writes it for look-ups: lower-case A-labels, at most 253 bytes, no trailing dot.
+/// A DNS name in the form in which IDNA (UTS #46) looks it up: lower-case A-labels, at most 253 bytes, no trailing dot.
 ///
 /// Two texts that IDNA maps to the same name are equal: `Bücher.example` is `xn--bcher-kva.example`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! Domains: for which addresses this server is responsible.
+//! The domains that this server is responsible for.
 
 use restante_records::Query;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use crate::{
     store::{Plan, Step},
 };
 
-/// What stands between an address and a detail when nothing else was said.
+/// The separator between an address and a detail, unless a domain has another one.
 pub const SEPARATOR: char = '+';
-/// What a separator may be: characters that people expect, and that are no part of most names.
+/// The possible separators: characters that people expect, and that most names don't contain.
 const SEPARATORS: &str = "+-_=~.";
 
 /// A domain.
@@ -23,7 +23,7 @@ pub struct DomainInfo {
     pub domain: Domain,
     /// What separates an address from a detail, as in anna+shop@example.org; `None` when addresses have no details.
     pub separator: Option<char>,
-    /// Who gets mail for addresses that don't exist.
+    /// The recipient of mail for addresses that don't exist.
     pub catch_all: Option<EmailAddress>,
     /// When it was added, in seconds since 1970.
     pub created: i64,
@@ -40,7 +40,7 @@ impl Directory {
     /// Adds a domain.
     ///
     /// # Errors
-    /// `Conflict` when it is there, `Invalid` for a separator that is none.
+    /// `Conflict` when it exists, `Invalid` for an impossible separator.
     pub(crate) async fn add_domain(
         &self,
         actor: &Actor,
@@ -68,7 +68,7 @@ impl Directory {
             .await
     }
 
-    /// Changes the separator or the catch-all of a domain; `None` leaves it.
+    /// Changes the separator or the catch-all of a domain; `None` leaves it unchanged.
     pub(crate) async fn set_domain(
         &self,
         actor: &Actor,
@@ -119,7 +119,7 @@ impl Directory {
         Ok(self.find_domain(domain).await?.map(DomainInfo::from))
     }
 
-    /// Notes in the operators' log what was done with something that belongs to a domain.
+    /// Adds a line to the log of operations about something that belongs to a domain.
     ///
     /// # Errors
     /// Those of the records.
@@ -132,7 +132,7 @@ impl Directory {
         Ok(found.map(|found| found.entry).filter(|entry| entry.domain == *domain))
     }
 
-    /// One page of all domains, in no order of theirs.
+    /// One page of all domains, in unspecified order.
     pub(crate) async fn domains(&self, after: Option<&str>, limit: usize) -> Result<Page<DomainInfo>, Error> {
         let (rows, next) = self.store().page(&Query::new(DOMAIN, DOMAIN_BY_HASH), after, limit).await?;
         let items = rows.iter().map(|(_, record)| Ok(DomainEntry::read(record)?.into()));

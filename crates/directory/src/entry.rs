@@ -1,4 +1,4 @@
-//! What stands in records: domains, accounts and aliases, and how they are written.
+//! The contents of records: domains, accounts and aliases, and how they are encoded.
 
 use std::num::NonZero;
 
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It takes mail, and its user can log in.
+    /// It accepts mail, and its user can log in.
     Active,
     /// Neither.
     Disabled,
@@ -32,7 +32,7 @@ pub enum Role {
     /// Use the account.
     #[default]
     User,
-    /// Operate the server, too.
+    /// Also operate the server.
     Operator,
 }
 
@@ -46,7 +46,7 @@ pub enum Access {
     Write,
 }
 
-/// What a token is good for.
+/// The use that a token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -56,12 +56,12 @@ pub enum Scope {
     Send,
     /// Chat.
     Chat,
-    /// What operators do, for accounts of operators.
+    /// Operators' tasks, for accounts of operators.
     Operate,
 }
 
 impl Scope {
-    /// All there are.
+    /// All scopes.
     pub const ALL: [Self; 4] = [Self::Mail, Self::Send, Self::Chat, Self::Operate];
 }
 
@@ -74,7 +74,7 @@ pub struct Grant {
     pub access: Access,
 }
 
-/// A domain as it is kept.
+/// A domain as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DomainEntry {
     pub(crate) domain: Domain,
@@ -98,21 +98,21 @@ impl DomainEntry {
     }
 }
 
-/// What an address stands for.
+/// The meaning of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AddressEntry {
     Account(AccountEntry),
     Alias(AliasBody),
 }
 
-/// An account as it is kept: what routing asks in the properties, the rest in the body.
+/// An account as it is stored: what routing needs is in the properties, the rest in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AccountEntry {
     pub(crate) head: AccountHead,
     pub(crate) body: AccountBody,
 }
 
-/// What routing asks of an account.
+/// The part of an account that routing needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccountHead {
     pub(crate) account: AccountId,
@@ -151,7 +151,7 @@ pub(crate) struct PasswordEntry {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenEntry {
-    /// By which it is revoked.
+    /// The id by which it is revoked.
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) created: i64,
@@ -239,13 +239,13 @@ impl AddressEntry {
     }
 }
 
-/// What the aliases with this target are found by.
+/// The hash by which the aliases with this target are found.
 pub(crate) fn target_hash(target: &EmailAddress) -> u64 {
     hash64(target.to_string().as_bytes())
 }
 
 impl AccountHead {
-    /// The account that these are the properties of; `None` for an alias.
+    /// The account with these properties; `None` for an alias.
     pub(crate) fn read(properties: &Properties) -> Result<Option<Self>, Error> {
         let damaged = || Error::corrupt("the record of an address has properties that nobody writes");
         let state = match number(properties, ADDRESS_STATE) {

@@ -8,12 +8,12 @@ use subtle::ConstantTimeEq;
 
 use crate::{Error, base64_serde};
 
-/// The longest password: each byte of one is hashed before anything is known of the client.
+/// The longest password: all its bytes are hashed before anything is known about the client.
 pub const PASSWORD_BYTES_MAX: usize = 1_024;
 /// Bytes of a salt.
 pub(crate) const SALT_BYTES: usize = 16;
 
-/// A SCRAM mechanism, without `-PLUS`, which is a matter of channel binding.
+/// A SCRAM mechanism, without `-PLUS`, which only concerns channel binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// RFC 5802. SHA-1's weaknesses don't matter in HMAC; XMPP clients need it.
@@ -61,7 +61,7 @@ impl Mechanism {
     }
 }
 
-/// What a server keeps of a password: enough to check it, not enough to log in with.
+/// What a server stores of a password: enough to check it, but not to log in with it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredKeys {
     /// H(ClientKey).
@@ -79,7 +79,7 @@ impl fmt::Debug for StoredKeys {
 }
 
 impl StoredKeys {
-    /// The keys of a prepared password. It takes time in proportion to `rounds`: not on a worker of an async runtime.
+    /// The keys of a prepared password. The time is proportional to `rounds`: don't call it on a worker of an async runtime.
     pub fn derive(mechanism: Mechanism, prepared: &str, salt: &[u8], rounds: NonZero<u32>) -> Self {
         let mut salted = vec![0; mechanism.digest().output_len()];
         pbkdf2::derive(mechanism.pbkdf2(), rounds, salt, prepared.as_bytes(), &mut salted);
@@ -87,21 +87,21 @@ impl StoredKeys {
         Self { stored: mechanism.hash(&client), server: mechanism.sign(&salted, b"Server Key") }
     }
 
-    /// Whether both are of the same password; takes the same time however many bytes agree.
+    /// Whether both are of the same password; the time does not depend on how many bytes agree.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         is_same(&self.stored, &other.stored)
     }
 }
 
-/// Compares in a time that does not depend on what differs.
+/// Compares in a time that does not depend on the differences.
 pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 
-/// A password as RFC 4013 prepares it, so that it has the same bytes on every keyboard.
+/// A password as RFC 4013 prepares it, so that it has the same bytes regardless of the keyboard.
 ///
 /// # Errors
-/// `Invalid` when it is empty, too long or has characters that no password has.
+/// `Invalid` when it is empty, too long or has characters that are prohibited in passwords.
 pub(crate) fn prepare(password: &str) -> Result<String, Error> {
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
         return Err(Error::invalid(format!("a password has 1 to {PASSWORD_BYTES_MAX} bytes")));

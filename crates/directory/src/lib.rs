@@ -1,14 +1,14 @@
-//! The directory: domains, accounts, aliases, and what users log in with.
+//! The directory: domains, accounts, aliases, and credentials.
 //!
-//! [`Directory`] keeps all of it in records of reserved accounts, spread by a hash of the address or domain ([`SHARDS`]). An
-//! address has one reserved account, so a commit there that names the state that it expects keeps addresses unique, on every
-//! engine and with several servers.
+//! [`Directory`] stores all of it in records of reserved accounts, spread by a hash of the address or domain ([`SHARDS`]).
+//! All records of an address are in one reserved account, so a commit there that requires an expected state keeps addresses
+//! unique, on every engine and with several servers.
 //!
-//! - **Routing**: [`Directory::resolve`] says to which accounts and foreign addresses mail for an address goes.
+//! - **Routing**: [`Directory::resolve`] returns the accounts and foreign addresses that get the mail for an address.
 //! - **Log-ins**: [`Directory::check_password`], [`Directory::begin_scram`], [`Directory::check_token`]. [`Directory::changes`]
-//!   announces accounts that changed, so that doors end connections whose log-in does not hold any more ([`Directory::holds`]).
-//! - **Operators**: an [`Operation`] is done by [`Directory::operate`] and noted in a bounded log, in the same commit.
-//! - **Secrets in the clear** are sealed by a [`KeyFile`].
+//!   announces accounts that changed, so that doors end connections whose log-in is no longer valid ([`Directory::holds`]).
+//! - **Operators**: an [`Operation`] is executed by [`Directory::operate`] and noted in a bounded log, in the same commit.
+//! - **Secrets that must be readable** are sealed by a [`KeyFile`].
 
 mod accounts;
 mod address;
@@ -75,16 +75,16 @@ use schema::{SERVER, SERVER_KEY, SERVER_KEY_BY_NAME, SERVER_KEY_NAME};
 use store::Store;
 use url_tokens::UrlTokens;
 
-/// Locks by which passwords of one account are checked one after the other. Accounts that share one wait for each other.
+/// Locks so that the passwords of one account are checked one after the other. Accounts that share a lock wait for each other.
 const ACCOUNT_LOCKS: usize = 1_024;
-/// The name of the key from which salts of unknown users are made.
+/// The name of the key from which the salts of unknown users are derived.
 const UNKNOWN_SALTS: &str = "salts of unknown users";
-/// The name of the record whose commits number accounts.
+/// The name of the record whose commits assign account numbers.
 const ACCOUNT_NUMBERS: &str = "account numbers";
 /// How often a commit to the server's own account is tried.
 const TRIES: usize = 16;
 
-/// The directory of a server. Cloning shares it.
+/// The directory of a server. Clones share it.
 #[derive(Clone)]
 pub struct Directory(Arc<Inner>);
 
@@ -94,7 +94,7 @@ struct Inner {
     metrics: DirectoryMetrics,
     failures: Failures,
     remembered: Remembered,
-    /// One permit for each password that is being checked or waits for it.
+    /// One permit for each password that is being checked or waits to be.
     waiting: Arc<Semaphore>,
     /// One permit for each processor that may derive keys.
     cores: Arc<Semaphore>,
@@ -102,17 +102,17 @@ struct Inner {
     account_locks: Vec<Arc<Mutex<()>>>,
     changes: broadcast::Sender<AccountChange>,
     unknown_salts: OnceLock<[u8; 32]>,
-    /// In place of it until the first domain is added.
+    /// Used instead until the first domain is added.
     process_salts: [u8; 32],
     url_tokens: UrlTokens,
 }
 
 impl Directory {
-    /// The directory in these records, which were opened with [`kinds`] in their schema. The [`Follower`] must run for as long as
+    /// A directory in these records, which were opened with [`kinds`] in their schema. The [`Follower`] must run for as long as
     /// log-ins are checked; a command that checks none drops it.
     ///
     /// # Errors
-    /// `Unavailable` when the records don't answer, `Internal` when the system has no random numbers.
+    /// `Unavailable` when the records fail, `Internal` when the system has no random numbers.
     pub async fn open(
         opened: &Opened,
         config: DirectoryConfig,
@@ -145,8 +145,8 @@ impl Directory {
         &self.0.store
     }
 
-    /// The key from which salts of unknown users are made: the same on all servers, so that an unknown user has the same salt
-    /// everywhere and for ever.
+    /// The key from which the salts of unknown users are derived: the same on all servers, so that an unknown user always has
+    /// the same salt everywhere.
     async fn unknown_salts(&self) -> Result<[u8; 32], Error> {
         if let Some(key) = self.0.unknown_salts.get() {
             return Ok(*key);
@@ -157,7 +157,8 @@ impl Directory {
         Ok(key.map_or(self.0.process_salts, |key| *self.0.unknown_salts.get_or_init(|| key)))
     }
 
-    /// A secret of the server by its name, the same on all servers that share the records. The first call makes it of `new`.
+    /// A secret of the server by its name, the same on all servers that share the records. The first call creates it from
+    /// `new`.
     ///
     /// # Errors
     /// Those of the records.
@@ -167,29 +168,29 @@ impl Directory {
             return Ok(record.body.bytes.into());
         }
         self.touch_server_key(name, new).await?;
-        // Another server may have made it meanwhile.
+        // Another server may have created it meanwhile.
         let (record, _) = self.store().first(SERVER, server_key(name), true).await?;
         let missing =
             || Error::internal(format!("the secret '{name}' of the server was made and is not there"));
         record.map(|record| record.body.bytes.into()).ok_or_else(missing)
     }
 
-    /// Makes that key if it is not there.
+    /// Creates that key if it does not exist.
     async fn make_unknown_salts(&self) -> Result<(), Error> {
         let key: [u8; 32] = random::bytes()?;
         self.touch_server_key(UNKNOWN_SALTS, &key).await?;
         Ok(())
     }
 
-    /// The number of a new account: numbers rise, and none is given twice, because each is a revision of the server's own
-    /// account, which a restore makes jump.
+    /// The number of a new account: numbers increase, and none is assigned twice, because each is a revision of the
+    /// server's own account, and a restore makes revisions jump ahead.
     async fn next_account(&self) -> Result<AccountId, Error> {
         let revision = self.touch_server_key(ACCOUNT_NUMBERS, &[]).await?;
         let number = u32::try_from(revision).ok().and_then(|number| (FIRST_ACCOUNT - 1).checked_add(number));
         number.map(AccountId).ok_or_else(|| Error::full("all numbers of accounts are used"))
     }
 
-    /// Makes a record of the server's own account, or commits without changing it; returns the revision.
+    /// Creates a record of the server's own account, or commits without changing it; returns the revision.
     async fn touch_server_key(&self, name: &'static str, body: &[u8]) -> Result<u64, Error> {
         let store = self.store();
         for _ in 0..TRIES {

@@ -15,22 +15,23 @@ use crate::DirectoryConfig;
 /// The most addresses, and the most accounts, whose failures are counted.
 const BUCKETS_MAX: usize = 65_536;
 
-/// How many failures are left, by address and by account. A log-in takes one of each before its password is checked, so that many
-/// at once don't guess more, and gives them back when the password was right. One by token takes a failure when it has failed.
+/// The failures that are left, by address and by account. A log-in takes one of each before its password is checked, so that many
+/// at once don't get more guesses, and returns them if the password was right. A log-in by token takes a failure once it has
+/// failed.
 pub(crate) struct Failures {
     hasher: RandomState,
     per_ip: Mutex<Buckets>,
     per_account: Mutex<Buckets>,
 }
 
-/// Whose failures a log-in counts as.
+/// The address and the account that the failures of a log-in are counted for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     ip: u64,
     account: Option<u64>,
 }
 
-/// So many seconds until the next log-in may fail.
+/// Seconds until the next log-in may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait(pub(crate) u64);
 
@@ -66,7 +67,7 @@ impl Failures {
         attempt.account.map_or(Ok(()), |account| self.per_account.lock().check(account, now))
     }
 
-    /// Takes a failure of both.
+    /// Takes a failure of the address and of the account.
     pub(crate) fn take(&self, attempt: Attempt, now: Timestamp) -> Result<(), Wait> {
         self.per_ip.lock().take(attempt.ip, now)?;
         let Some(account) = attempt.account else { return Ok(()) };
@@ -77,7 +78,7 @@ impl Failures {
         taken
     }
 
-    /// Gives back what was taken: the log-in did not fail.
+    /// Returns what was taken: the log-in did not fail.
     pub(crate) fn give_back(&self, attempt: Attempt) {
         self.per_ip.lock().give_back(attempt.ip);
         if let Some(account) = attempt.account {
@@ -86,7 +87,7 @@ impl Failures {
     }
 }
 
-/// Token buckets; one that is not there is full.
+/// Token buckets; one that is not stored is full.
 struct Buckets {
     max: f64,
     per_second: f64,
@@ -110,7 +111,7 @@ impl Buckets {
     }
 
     fn filled(&self, bucket: Bucket, now: Timestamp) -> f64 {
-        // A clock that was put back fills nothing.
+        // A clock that was set back refills nothing.
         let seconds = now.nanos().saturating_sub(bucket.at.nanos()).max(0) as f64 / 1e9;
         (bucket.tokens + seconds * self.per_second).min(self.max)
     }

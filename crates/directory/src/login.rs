@@ -1,4 +1,4 @@
-//! Who logs in: passwords, SCRAM exchanges and tokens are checked here.
+//! Log-ins: checks passwords, SCRAM exchanges and tokens.
 
 use std::{net::IpAddr, num::NonZero, sync::Arc, time::Instant};
 
@@ -20,12 +20,12 @@ use crate::{
     store::Found,
 };
 
-/// The longest name that is looked at.
+/// The longest name that is looked up.
 const LOGIN_BYTES_MAX: usize = 1_024;
 /// Random bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
 
-/// Somebody who has logged in.
+/// A user who has logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// The account.
@@ -36,31 +36,31 @@ pub struct Login {
     pub role: Role,
     /// Other accounts that it may use.
     pub grants: Vec<Grant>,
-    /// What the token is good for; `None` for a password, which is good for everything.
+    /// What the token permits; `None` for a password, which permits everything.
     pub scopes: Option<Vec<Scope>>,
     /// When the token expires, in seconds since 1970.
     pub expires: Option<i64>,
-    /// Which password or token it was.
+    /// Identifies the password or token.
     pub(crate) credential: u64,
 }
 
 impl Login {
-    /// Whether it is good for a scope. [`Scope::Operate`] needs an account of an operator, too.
+    /// Whether it permits a scope. [`Scope::Operate`] also requires an account of an operator.
     pub fn allows(&self, scope: Scope) -> bool {
         let is_in_scope = self.scopes.as_ref().is_none_or(|scopes| scopes.contains(&scope));
         is_in_scope && (scope != Scope::Operate || self.role == Role::Operator)
     }
 
-    /// Which password or token of the account it was: a number that stays the same until that one is changed.
+    /// Identifies the password or token of the account: a number that stays the same until the credential is changed.
     pub fn credential(&self) -> u64 {
         self.credential
     }
 }
 
-/// Why somebody is not let in. Only the first two concern the client's name and password.
+/// Why a log-in is refused. Only the first two concern the client's name and password.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// The name, the password or the token is wrong, or the account is disabled: which of them is not said.
+    /// The name, the password or the token is wrong, or the account is disabled: the client does not learn which.
     #[error("the name or the password is wrong")]
     Refused,
     /// Too many log-ins have failed.
@@ -72,7 +72,7 @@ pub enum LoginError {
     /// The exchange broke the rules of SCRAM.
     #[error("the SCRAM exchange failed: {0}")]
     Scram(ScramError),
-    /// The check could not be made; of kind `Unavailable` when too many wait, or the records don't answer.
+    /// The check could not be made; of kind `Unavailable` when too many wait, or the records fail.
     #[error(transparent)]
     Failed(#[from] Error),
 }
@@ -125,7 +125,7 @@ pub struct ScramExchange {
     account: Option<Found<AccountEntry>>,
 }
 
-/// Who somebody says to be.
+/// The name that a client has sent.
 struct LoginName {
     text: String,
     address: Option<EmailAddress>,
@@ -133,7 +133,7 @@ struct LoginName {
 
 impl LoginName {
     fn of(name: &str) -> Self {
-        // A name that is no address is nobody's, and is refused as late as a wrong password.
+        // A name that is not an address belongs to nobody, and is refused as late as a wrong password.
         let address = (name.len() <= LOGIN_BYTES_MAX).then(|| name.parse::<EmailAddress>().ok()).flatten();
         let text = match &address {
             Some(address) => address.to_string(),
@@ -144,13 +144,13 @@ impl LoginName {
 }
 
 impl Directory {
-    /// Logs somebody in by an address and a password, as SASL PLAIN and HTTP Basic have it.
+    /// Logs a user in by an address and a password, as in SASL PLAIN and HTTP Basic.
     ///
-    /// A password that was right is remembered for some minutes. Others are checked one at a time for each account, on half of the
+    /// A correct password is remembered for some minutes. Others are checked one at a time for each account, on half of the
     /// processors, by threads that leave processor time to other work. An unknown name, a disabled account and a wrong password take the same time.
     ///
     /// # Errors
-    /// [`LoginError`]; when the caller goes away meanwhile, the log-in counts as a failed one.
+    /// [`LoginError`]; when the caller cancels it, the log-in counts as failed.
     pub async fn check_password(
         &self,
         ip: IpAddr,
@@ -190,7 +190,7 @@ impl Directory {
         self.0.failures.check(attempt, self.store().now())?;
         let waiting = self.0.waiting.clone().try_acquire_owned().map_err(|_| LoginError::busy())?;
         let _waits = Waits::new(&self.0.metrics.checks_waiting);
-        // One at a time for each account: many connections with the same password need one derivation.
+        // One at a time for each account: many connections with the same password need only one derivation.
         let lock = hash64(name.text.as_bytes()) as usize % self.0.account_locks.len();
         let lock = self.0.account_locks.get(lock).cloned().unwrap_or_default();
         let locked = lock.lock_owned().await;
@@ -201,8 +201,8 @@ impl Directory {
         Ok((login, false))
     }
 
-    /// Checks a password that is not remembered. What is `held` is released when the derivation has ended, even if the caller goes
-    /// away before.
+    /// Checks a password that is not remembered. `held` is released when the derivation has ended, even if the caller was
+    /// cancelled before.
     async fn derive_and_compare(
         &self,
         name: LoginName,
@@ -215,7 +215,7 @@ impl Directory {
         self.0.failures.take(attempt, self.store().now())?;
         let read = self.keys_of(&name).await.inspect_err(|_| self.0.failures.give_back(attempt));
         let (account, salt, rounds) = read?;
-        // A password that can't be prepared is nobody's.
+        // A password that can't be prepared matches none.
         let prepared = prepare(password).unwrap_or_else(|_| "\u{0}".to_owned());
         let started = Instant::now();
         let derived = self.0.derivation_threads.run(move || {
@@ -240,12 +240,12 @@ impl Directory {
         Ok(login)
     }
 
-    /// The account of a name, and what its passwords are derived with; an unknown name has a salt, too.
+    /// The account of a name, and the input for deriving the keys of its passwords; an unknown name has a salt, too.
     async fn keys_of(
         &self,
         name: &LoginName,
     ) -> Result<(Option<Found<AccountEntry>>, Vec<u8>, NonZero<u32>), Error> {
-        // Both are read in any case, so that the time says nothing.
+        // Both are always read, so that the time reveals nothing.
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.unknown_salts().await?);
         let account = match &name.address {
             Some(address) => self.find_account(address).await?,
@@ -305,7 +305,7 @@ impl Directory {
         Ok(ScramExchange { directory: self.clone(), challenge, means: means_of(mechanism), attempt, account })
     }
 
-    /// Logs somebody in by a token, as HTTP Bearer has it.
+    /// Logs a user in by a token, as in HTTP Bearer.
     ///
     /// # Errors
     /// [`LoginError`].
@@ -321,7 +321,7 @@ impl Directory {
         self.0.failures.check(attempt, self.store().now())?;
         let found = self.find_token(token).await?;
         let Some((account, token)) = found.filter(|(account, _)| account.head.state == State::Active) else {
-            // Counted only now, unlike a password: nobody guesses a token, and a client's connections log in at once.
+            // Counted only now, unlike for a password: a token can't be guessed, and a client's connections log in at once.
             self.0.failures.take(attempt, self.store().now())?;
             return Err(LoginError::Refused);
         };
@@ -329,7 +329,7 @@ impl Directory {
         Ok(Arc::new(login_of(&account.entry, token.credential(), Some(&token))))
     }
 
-    /// Whether a log-in still holds: its account is active, has the password or the token by which it was made, is still an
+    /// Whether a log-in is still valid: its account is active, has the password or the token that was used, is still an
     /// operator's if it was one then, and may still use the accounts that it could use then.
     ///
     /// # Errors
@@ -358,9 +358,9 @@ impl Directory {
             && found.head.state == State::Active)
     }
 
-    /// The log-in that a password or a token of an account leads to now, by its [`Login::credential`]: for what a user has left with
-    /// the server. `None` when the account is disabled or removed, or has the password or the token no more. From now on changes of the
-    /// account are announced.
+    /// The log-in that a password or a token of an account permits now, by its [`Login::credential`]: for tasks that a user has left
+    /// with the server. `None` when the account is disabled or removed, or no longer has the password or the token. From now on
+    /// changes of the account are announced.
     ///
     /// # Errors
     /// Those of the records.
@@ -381,7 +381,7 @@ impl Directory {
         Ok(Some(Arc::new(login_of(&found.entry, credential, token))))
     }
 
-    /// Runs a derivation on one of the processors that are for it.
+    /// Runs a derivation on one of the processors that are reserved for it.
     pub(crate) async fn on_a_core<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -412,7 +412,7 @@ impl ScramExchange {
         self.challenge.first().authorization.as_deref()
     }
 
-    /// Checks the client's last message; returns who it is, and the server's last message.
+    /// Checks the client's last message; returns the log-in, and the server's last message.
     ///
     /// # Errors
     /// [`LoginError`]; [`LoginError::scram_message`] is for the client.
@@ -432,7 +432,7 @@ impl ScramExchange {
         let (Some(account), Some(password)) = (&account, password) else { return Err(LoginError::Refused) };
         let login = login_of(&account.entry, password.credential(), None);
         directory.0.failures.give_back(attempt);
-        // The client may have taken its time, and the password may have been changed meanwhile.
+        // The password may have been changed since the exchange began.
         if !directory.holds(&login).await? {
             return Err(LoginError::Refused);
         }
@@ -462,7 +462,7 @@ fn login_of(account: &AccountEntry, credential: u64, token: Option<&TokenEntry>)
 }
 
 impl PasswordEntry {
-    /// Which password it is: another one has other keys.
+    /// Identifies the password: another one has other keys.
     fn credential(&self) -> u64 {
         hash64(&self.sha256.stored)
     }

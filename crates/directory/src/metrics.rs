@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of the directory. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of the directory. Clones share the counts; metrics that are not registered are not exported.
 #[derive(Clone, Debug)]
 pub struct DirectoryMetrics {
     logins: Family<LoginLabel, Counter>,
@@ -27,7 +27,7 @@ struct LoginLabel {
     result: &'static str,
 }
 
-/// How somebody logs in, as it is counted.
+/// The kinds of log-ins that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
     Password,
@@ -49,11 +49,11 @@ impl Means {
     }
 }
 
-/// How a log-in ended, as it is counted.
+/// The outcomes of log-ins that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginResult {
     Accepted,
-    /// Accepted by memory.
+    /// Accepted because it was remembered.
     Remembered,
     Refused,
     /// Too many failures before it.
@@ -88,7 +88,7 @@ impl Default for DirectoryMetrics {
             checks_waiting: Gauge::default(),
             remembered: Gauge::default(),
         };
-        // A label that was never counted would not be shown, and nobody could see it rise from 0.
+        // A label that was never counted would not be exported at all, so its rise from 0 would not be visible.
         for means in Means::ALL {
             for result in LoginResult::ALL {
                 drop(metrics.logins_of(means, result));

@@ -1,4 +1,4 @@
-//! What operators do, as values: the command line makes them, and a running server gets them over HTTP.
+//! The operations of operators, as values: the command line creates them, and a running server gets them over HTTP.
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ use crate::{
 pub enum NewPassword {
     /// This one.
     Given(String),
-    /// One that the server draws, and returns once.
+    /// A random one, which the server returns once.
     Generated,
 }
 
-/// Something that an operator does.
+/// An operation of an operator.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields are those of what the variants name")]
@@ -53,35 +53,35 @@ pub enum Operation {
     SetPassword { address: EmailAddress, application: Option<String>, password: NewPassword },
     /// Removes an account's password, or an application's.
     RemovePassword { address: EmailAddress, application: Option<String> },
-    /// Lets an account be used, or not.
+    /// Enables or disables an account.
     SetState { address: EmailAddress, state: State },
-    /// Bounds the mail of an account.
+    /// Sets the limit of an account's mail.
     SetQuota { address: EmailAddress, quota_bytes: Option<u64> },
-    /// Says what the user of an account may do.
+    /// Sets what the user of an account may do.
     SetRole { address: EmailAddress, role: Role },
-    /// Removes an account. What other stores have of it is erased later, see [`crate::RemovedAccount`].
+    /// Removes an account. Its data in other stores is erased later, see [`crate::RemovedAccount`].
     RemoveAccount { address: EmailAddress },
     /// Lets a user read or write an owner's mail.
     Grant { owner: EmailAddress, user: EmailAddress, access: Access },
-    /// Takes that back.
+    /// Revokes that.
     Revoke { owner: EmailAddress, user: EmailAddress },
-    /// Adds targets to an alias, which is made when it is not there.
+    /// Adds targets to an alias, which is created if it does not exist.
     AddAlias { address: EmailAddress, targets: Vec<EmailAddress> },
     /// Removes targets of an alias; without any, the alias.
     RemoveAlias { address: EmailAddress, targets: Vec<EmailAddress> },
     /// One page of the aliases.
     Aliases { domain: Option<Domain>, after: Option<String>, limit: usize },
-    /// Makes a token.
+    /// Creates a token.
     CreateToken { address: EmailAddress, token: NewToken },
     /// The tokens of an account.
     Tokens { address: EmailAddress },
     /// Revokes a token.
     RevokeToken { address: EmailAddress, id: String },
-    /// What operators did last.
+    /// The last operations.
     Log { limit: usize },
 }
 
-/// What comes of an operation.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
@@ -108,7 +108,7 @@ pub enum Answer {
     Token {
         /// The token; it can't be shown again.
         token: String,
-        /// The rest of it.
+        /// The token's other properties.
         info: TokenInfo,
     },
     /// Tokens of an account.
@@ -118,8 +118,8 @@ pub enum Answer {
 }
 
 impl Directory {
-    /// Does what an operator asks for. What changes something is noted in the log of operations, in the same commit; the log keeps
-    /// the last 256 of each of the [`crate::SHARDS`].
+    /// Executes an operation. One that changes something is noted in the log of operations, in the same commit; the log keeps the
+    /// last 256 of each of the [`crate::SHARDS`].
     ///
     /// # Errors
     /// `NotFound`, `Conflict` and `Invalid` for what can't be done, with what to do; those of the records.
@@ -128,7 +128,7 @@ impl Directory {
         actor: &'o Actor,
         operation: Operation,
     ) -> BoxFuture<'o, Result<Answer, Error>> {
-        // Boxed here, so that this crate compiles all operations, and not each crate that has one made.
+        // Boxed here, so that only this crate compiles all operations, and not each crate that calls it.
         Box::pin(self.operate_as(actor, operation))
     }
 
@@ -192,7 +192,7 @@ impl Directory {
 }
 
 impl NewPassword {
-    /// The password, and once more if it was drawn.
+    /// The password, and again as the second value if it is random.
     fn draw(self) -> Result<(String, Option<String>), Error> {
         match self {
             Self::Given(password) => Ok((password, None)),

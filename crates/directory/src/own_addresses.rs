@@ -1,4 +1,4 @@
-//! The addresses that an account sends with.
+//! The addresses that an account may send with.
 
 use restante_core::ErrorKind;
 use restante_records::AccountId;
@@ -13,8 +13,9 @@ use crate::{
 const ADDRESSES_MAX: usize = 64;
 
 impl Directory {
-    /// The addresses of an account: its own, then the aliases that lead to it and to nobody else, at most 64. Empty when there is no such
-    /// account. An alias that an older version has written is found once it was changed; [`Directory::is_address_of`] knows all.
+    /// The addresses of an account: its own, then the aliases that lead to it and to no other account, at most 64. Empty when there is
+    /// no such account. An alias that an older version has written is found once it was changed; [`Directory::is_address_of`] knows
+    /// all.
     ///
     /// # Errors
     /// Those of the records.
@@ -39,7 +40,7 @@ impl Directory {
         Ok(addresses)
     }
 
-    /// Whether an address is one of an account: mail for it goes to this account and to nobody else.
+    /// Whether an address belongs to an account: mail for it goes to this account and to no other.
     ///
     /// # Errors
     /// Those of the records.

@@ -20,7 +20,7 @@ pub fn random_secret() -> Result<String, Error> {
     bytes::<32>().map(hex::encode)
 }
 
-/// Letters and digits that are not mistaken for each other; 32, so that each takes five bits.
+/// Letters and digits that are not easily confused; 32, so that each encodes five bits.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 /// A password of 100 random bits, in groups that can be read aloud.

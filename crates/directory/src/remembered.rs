@@ -1,4 +1,4 @@
-//! Passwords that were right a short time ago.
+//! Passwords that were recently found to be correct.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,8 @@ use ring::hmac;
 
 use crate::{DirectoryConfig, Error, Login, random, schema::Shard};
 
-/// Accounts that are known to have logged in since the start, to report them when their records are gone. 16 bytes each.
+/// The most accounts that are known to have logged in since the start, to report them when their records are gone. 16
+/// bytes each.
 const KNOWN_MAX: usize = 1 << 20;
 
 /// A record of a shard.
@@ -22,7 +23,7 @@ pub(crate) type RecordKey = (Shard, RecordId);
 /// A keyed hash of a name and a password.
 pub(crate) type Digest = [u8; 32];
 
-/// Remembers by a hash whose key is of this process alone: who reads its memory afterwards finds no passwords.
+/// Stores passwords as hashes with a key of this process: a later reader of its memory finds no passwords.
 pub(crate) struct Remembered {
     key: hmac::Key,
     nanos: i64,
@@ -37,7 +38,7 @@ struct Inner {
     by_record: HashMap<RecordKey, Vec<Digest>>,
     /// All digests, the oldest first: each is kept for the same time.
     order: VecDeque<(Timestamp, Digest)>,
-    /// Whose record it is, and the oldest revision of it that somebody has logged in with since its last change was seen.
+    /// The account of a record, and the oldest revision of it that was used for a log-in since its last change was seen.
     known: HashMap<RecordKey, (AccountId, Revision)>,
 }
 
@@ -49,13 +50,13 @@ struct Entry {
     since: Timestamp,
 }
 
-/// The accounts that a change of records is about.
+/// The accounts that a change of a record concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Account(AccountId),
     /// Nobody has logged in to it here.
     Nobody,
-    /// There were too many accounts to know it.
+    /// There were too many accounts to know which.
     Anybody,
 }
 
@@ -87,8 +88,8 @@ impl Remembered {
         (0..self.nanos).contains(&age).then(|| entry.login.clone())
     }
 
-    /// Remembers that a password was right for a revision of a record. The caller then reads the revision again, and forgets it
-    /// when the record has changed meanwhile: the change may have been seen before this.
+    /// Remembers that a password was correct for a revision of a record. The caller then reads the revision again, and forgets
+    /// the password when the record has changed meanwhile: the change may have been handled before this call.
     pub(crate) fn insert(
         &self,
         digest: Digest,
@@ -126,8 +127,8 @@ impl Remembered {
         }
     }
 
-    /// Forgets the passwords that were compared with an older revision of a record than the `newest`, `None` when it was destroyed.
-    /// Returns whose it was, if somebody has logged in with an older one.
+    /// Forgets the passwords that were compared with a revision of a record before `newest`, which is `None` when the record was
+    /// destroyed. Returns its account, if there was a log-in with an older revision.
     pub(crate) fn forget(&self, record: RecordKey, newest: Option<Revision>) -> Known {
         let mut inner = self.inner.lock();
         let is_old = |revision: Revision| newest.is_none_or(|newest| revision < newest);

@@ -1,7 +1,7 @@
 //! Removing accounts.
 //!
 //! The record of the address is destroyed in the commit that notes the removed account: from then on nobody logs in and no mail
-//! is accepted. Everything else can be repeated, so a crash in between loses nothing: the note stays until
+//! is accepted. Everything else can be repeated, so a crash before the end loses nothing: the note stays until
 //! [`Directory::forget_removed`].
 
 use restante_core::ErrorKind;
@@ -19,7 +19,7 @@ use crate::{
 /// An account that was removed; other stores may still have data of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedAccount {
-    /// Its number, which no other account gets.
+    /// Its number, which is never assigned to another account.
     pub account: AccountId,
     /// The address that it had. Another account may have it now.
     pub address: EmailAddress,
@@ -48,14 +48,14 @@ impl RemovedAccount {
         Ok(Change::Create { kind: REMOVED, body: entry::encode(&body)?, properties })
     }
 
-    /// Where its record is.
+    /// The shard that has its record.
     fn shard(&self) -> Shard {
         AddressEntry::shard(&self.address)
     }
 }
 
 impl Directory {
-    /// Removes an account, and what others were granted of it. Its number is never given again.
+    /// Removes an account, and the grants that concern it. Its number is never assigned again.
     pub(crate) async fn remove_account(&self, actor: &Actor, address: &EmailAddress) -> Result<(), Error> {
         let now = self.store().now().seconds();
         let removed = self
@@ -74,7 +74,7 @@ impl Directory {
         self.clear_removed(actor, &removed).await
     }
 
-    /// Removes what the directory still has of a removed account. Repeating does no harm.
+    /// Removes the rest of a removed account from the directory. It may be repeated.
     async fn clear_removed(&self, actor: &Actor, removed: &RemovedAccount) -> Result<(), Error> {
         let RemovedAccount { account, address, .. } = removed;
         for (user, _) in self.users_of(*account).await? {
@@ -96,11 +96,11 @@ impl Directory {
         Ok(())
     }
 
-    /// One page of the accounts that were removed and not yet forgotten. A store that keeps something of accounts
-    /// erases it, and calls [`Directory::forget_removed`] when nothing of them can come any more.
+    /// One page of the accounts that were removed and not yet forgotten. A store with data of accounts erases it,
+    /// and calls [`Directory::forget_removed`] when no more data of them can arrive.
     ///
     /// # Errors
-    /// Those of the records; `Invalid` for an `after` that is no [`Page::next`].
+    /// Those of the records; `Invalid` for an `after` that is not a [`Page::next`].
     pub async fn removed_accounts(
         &self,
         after: Option<&str>,
@@ -112,7 +112,7 @@ impl Directory {
         Ok(Page { items, next })
     }
 
-    /// Forgets a removed account; no store may have data of it any more. Repeating does no harm.
+    /// Forgets a removed account; no store may have data of it any more. It may be repeated.
     ///
     /// # Errors
     /// Those of a commit.

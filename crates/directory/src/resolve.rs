@@ -1,4 +1,4 @@
-//! Where mail for an address goes.
+//! Finds the recipients of mail for an address.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::{
     store::Entry,
 };
 
-/// Aliases of aliases of aliases: how deep they may lead.
+/// How many aliases may lead to each other in a chain.
 const DEPTH_MAX: usize = 8;
 /// The most targets that one address leads to.
 const TARGETS_MAX: usize = 1_000;
-/// The most addresses that are looked up for one.
+/// The most addresses that are looked up to resolve one.
 const LOOKUPS_MAX: usize = 2_000;
 
 /// Where mail for an address goes.
@@ -23,13 +23,13 @@ const LOOKUPS_MAX: usize = 2_000;
 pub enum Resolution {
     /// To all of these, at least one.
     Targets(Vec<Target>),
-    /// The domain is one of this server, and nobody has the address.
+    /// The domain belongs to this server, and the address does not exist.
     Unknown,
-    /// The domain is none of this server.
+    /// The domain does not belong to this server.
     Foreign,
 }
 
-/// One of the places where mail goes.
+/// A recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An account of this server.
@@ -38,18 +38,18 @@ pub enum Target {
         account: AccountId,
         /// Its address.
         address: EmailAddress,
-        /// A disabled account takes no mail (RFC 5321: 550 5.2.1).
+        /// A disabled account accepts no mail (RFC 5321: 550 5.2.1).
         state: State,
         /// The most bytes of its mail; `None` for no limit.
         quota_bytes: Option<u64>,
-        /// What followed the separator of the address that was asked for (RFC 5233).
+        /// The text after the separator in the requested address (RFC 5233).
         detail: Option<String>,
     },
     /// An address of another server, which an alias leads to.
     Foreign(EmailAddress),
 }
 
-/// What an address stands for, after its detail and the catch-all.
+/// The meaning of an address, after its detail and the catch-all.
 enum Recipient {
     Account { head: AccountHead, address: EmailAddress, detail: Option<String> },
     Alias(AliasBody),
@@ -60,8 +60,8 @@ enum Recipient {
 impl Directory {
     /// Where mail for an address goes.
     ///
-    /// The address itself counts first, then the address without its detail, then the catch-all of its domain. Aliases are
-    /// followed, each target is there once; targets of an alias that don't exist any more are left out.
+    /// The address itself is tried first, then the address without its detail, then the catch-all of its domain. Aliases
+    /// are followed; each target is returned once, and targets of an alias that no longer exist are left out.
     ///
     /// # Errors
     /// `Conflict` when aliases lead back to themselves, lead deeper than 8 or to more than 1,000 targets; those of the records.
@@ -76,9 +76,9 @@ impl Directory {
         Ok(if walk.targets.is_empty() { Resolution::Unknown } else { Resolution::Targets(walk.targets) })
     }
 
-    /// What an address stands for.
+    /// The recipient of an address.
     async fn recipient(&self, address: &EmailAddress) -> Result<Recipient, Error> {
-        // An address that is there belongs to a domain of this server: a domain with addresses is not removed.
+        // An existing address belongs to a domain of this server: a domain with addresses can't be removed.
         if let Some(found) = self.lookup(address, None).await? {
             return Ok(found);
         }
@@ -91,7 +91,7 @@ impl Directory {
         match domain.catch_all {
             Some(catch_all) if catch_all != *address => {
                 let found = self.lookup(&catch_all, None).await?;
-                // A catch-all elsewhere, or one that has a detail of its own, is an alias of one target.
+                // A catch-all on another server, or one with a detail of its own, is treated as an alias of one target.
                 let alias =
                     || AliasBody { address: address.clone(), created: 0, targets: vec![catch_all.clone()] };
                 Ok(found.unwrap_or_else(|| Recipient::Alias(alias())))
@@ -100,12 +100,12 @@ impl Directory {
         }
     }
 
-    /// Whether mail for an address goes somewhere, also without the catch-all of its domain.
+    /// Whether mail for an address has a recipient, even without the catch-all of its domain.
     pub(crate) async fn has_recipient(&self, address: &EmailAddress) -> Result<bool, Error> {
         if self.lookup(address, None).await?.is_some() {
             return Ok(true);
         }
-        let Some(domain) = self.domain(address.domain()).await? else { return Ok(true) }; // it is elsewhere
+        let Some(domain) = self.domain(address.domain()).await? else { return Ok(true) }; // it is on another server
         match domain.separator.and_then(|separator| address.split_detail(separator)) {
             Some((base, _)) => Ok(self.lookup(&base, None).await?.is_some()),
             None => Ok(false),
@@ -115,7 +115,7 @@ impl Directory {
     /// The record of exactly this address.
     async fn lookup(&self, address: &EmailAddress, detail: Option<&str>) -> Result<Option<Recipient>, Error> {
         let shard = Shard::of(&address.to_string()).account();
-        // The properties of an account say enough: its keys are not read.
+        // The properties of an account are enough: its keys are not read.
         let (record, _) = self.store().first(shard, AddressEntry::query(address), false).await?;
         let Some(record) = record else { return Ok(None) };
         if let Some(head) = AccountHead::read(&record.properties)? {
@@ -145,8 +145,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Fails when an alias with these targets would lead back to itself, or too deep: also mail for the aliases that lead to it would be
-    /// refused then.
+    /// Fails when an alias with these targets would lead back to itself, or form too long a chain: then mail for the aliases that lead
+    /// to it would be refused, too.
     pub(crate) async fn check_chains(
         &self,
         alias: &EmailAddress,
@@ -169,7 +169,7 @@ impl Directory {
         }
     }
 
-    /// The aliases that have one of these addresses for a target. One that an older version has written is found once it was changed.
+    /// The aliases with one of these addresses as a target. One that an older version has written is found once it was changed.
     async fn aliases_that_lead_to(&self, addresses: &[EmailAddress]) -> Result<Vec<EmailAddress>, Error> {
         let mut aliases = BTreeSet::new();
         for target in addresses.iter().take(LOOKUPS_MAX) {
@@ -191,9 +191,9 @@ impl Directory {
 struct Walk {
     asked: EmailAddress,
     targets: Vec<Target>,
-    /// From the alias that was asked for to the one that is followed, each with the targets that are left.
+    /// From the requested alias to the one that is followed now, each with its remaining targets.
     path: Vec<(EmailAddress, std::vec::IntoIter<EmailAddress>)>,
-    /// The most aliases that the path had.
+    /// The greatest length of the path so far.
     deepest: usize,
     lookups: usize,
 }

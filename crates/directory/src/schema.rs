@@ -1,19 +1,19 @@
 //! The kinds of records of the directory, and the accounts that hold them.
 //!
-//! Kinds, properties and indexes have numbers that stand in files: they are never changed and never given anew.
+//! Kinds, properties and indexes have numbers that are stored in files: they are never changed and never reused.
 
 use restante_records::{AccountId, Index, IndexSchema, Kind, KindSchema, Property};
 use ring::digest::{SHA256, digest};
 
 use crate::Domain;
 
-/// Over how many reserved accounts the directory is spread, so that no partition of a distributed engine grows with the number
+/// The number of reserved accounts over which the directory is spread, so that no partition of a distributed engine grows with the number
 /// of users.
 pub const SHARDS: usize = 64;
 
-/// The reserved account of what there is once: the number of the next account, and keys of the server.
+/// The reserved account for what exists once: the number of the next account, and keys of the server.
 pub(crate) const SERVER: AccountId = AccountId(0);
-/// The first reserved account of what is spread.
+/// The first of the reserved accounts over which the directory is spread.
 const FIRST_SHARD: u32 = 1;
 /// The number of the first user's account; those below are reserved.
 pub const FIRST_ACCOUNT: u32 = 1_024;
@@ -53,14 +53,14 @@ pub(crate) const REMOVED: Kind = Kind(69);
 pub(crate) const REMOVED_ACCOUNT: Property = Property(1);
 pub(crate) const REMOVED_BY_ACCOUNT: Index = Index(1);
 
-/// The kinds of records of the directory, to be joined with those of others when records are opened.
+/// The kinds of records of the directory, to be merged with those of others when records are opened.
 pub fn kinds() -> Vec<KindSchema> {
     let domain = KindSchema::new(DOMAIN, "domain").property(DOMAIN_HASH, "hash").index(IndexSchema::ordered(
         DOMAIN_BY_HASH,
         "hash",
         &[DOMAIN_HASH],
     ));
-    // An account or an alias: what an address stands for.
+    // An account or an alias: the meaning of an address.
     let address = KindSchema::new(ADDRESS, "address")
         .property(ADDRESS_DOMAIN, "domain")
         .property(ADDRESS_LOCAL, "local")
@@ -99,7 +99,7 @@ impl Shard {
         (0..SHARDS).map(|number| Self(number as u8))
     }
 
-    /// The shard of a canonical address, domain or other name. It decides where things lie, so it never changes.
+    /// The shard of a canonical address, domain or other name. It decides where records are, so it never changes.
     pub(crate) fn of(name: &str) -> Self {
         let hash = digest(&SHA256, name.as_bytes());
         let first = hash.as_ref().first().copied().unwrap_or_default();
@@ -121,24 +121,24 @@ impl Shard {
         AccountId(FIRST_SHARD + u32::from(self.0))
     }
 
-    /// The shard that is this account, if it is one.
+    /// The shard of this reserved account, if it is one.
     pub(crate) fn of_account(account: AccountId) -> Option<Self> {
         let number = account.0.checked_sub(FIRST_SHARD)?;
         Self::numbered(u8::try_from(number).ok()?)
     }
 }
 
-/// The reserved accounts in which what belongs to domains is.
+/// The reserved accounts with the records that belong to domains.
 pub fn accounts_of_domains() -> impl Iterator<Item = AccountId> {
     Shard::all().map(Shard::account)
 }
 
-/// The reserved account that has what belongs to a domain. It never changes.
+/// The reserved account with the records that belong to a domain. It never changes.
 pub fn account_of_domain(domain: &Domain) -> AccountId {
     Shard::of(domain.as_str()).account()
 }
 
-/// The hash by which what belongs to a domain is found in its reserved account. It never changes.
+/// The hash by which the records that belong to a domain are found in their reserved account. It never changes.
 pub fn hash_of_domain(domain: &Domain) -> u64 {
     hash64(domain.as_str().as_bytes())
 }
@@ -148,7 +148,7 @@ pub(crate) fn number_name(account: AccountId) -> String {
     format!("number {}", account.0)
 }
 
-/// 64 bits of a hash, for properties of things that are longer than a property's text.
+/// 64 bits of a hash, for properties that represent texts longer than a property may be.
 pub(crate) fn hash64(bytes: &[u8]) -> u64 {
     let hash = digest(&SHA256, bytes);
     // The first bytes choose the shard.
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(hash64(b"example.org"), 0x3360_d3ad_6461_c9c4);
     }
 
-    /// The page says what stands in files.
+    /// The documentation lists the numbers that are stored in files.
     #[test]
     fn the_page_of_the_format_lists_every_number() {
         let page = include_str!("../../../docs/formats/records.md");

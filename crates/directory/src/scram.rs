@@ -1,7 +1,7 @@
 //! The server's side of a SCRAM exchange (RFC 5802, RFC 7677): messages and states, no I/O.
 //!
-//! [`ClientFirst::parse`] reads the first message; its user's keys make a [`Challenge`], whose message is sent; its
-//! [`Challenge::verify`] reads the proof and gives the last message.
+//! [`ClientFirst::parse`] reads the first message; with the user's keys it becomes a [`Challenge`], whose message
+//! is sent; [`Challenge::verify`] reads the proof and returns the last message.
 
 use std::num::NonZero;
 
@@ -21,16 +21,16 @@ pub enum ScramError {
     /// A mandatory extension: none is known.
     #[error("extensions-not-supported")]
     Extension,
-    /// The proof is not that of any of the user's keys, or the user is unknown.
+    /// The proof matches none of the user's keys, or the user is unknown.
     #[error("invalid-proof")]
     Proof,
-    /// The client's channel binding is not that of this connection.
+    /// The client's channel binding is not the one of this connection.
     #[error("channel-bindings-dont-match")]
     BindingDiffers,
-    /// The client saw no channel binding offered, though it was: somebody between has removed it (RFC 5802 §6).
+    /// The client saw no channel binding offered, though it was: somebody in the middle has removed it (RFC 5802 §6).
     #[error("server-does-support-channel-binding")]
     BindingRemoved,
-    /// The client binds in a way that is not offered.
+    /// The client uses a binding that is not offered.
     #[error("unsupported-channel-binding-type")]
     BindingUnknown,
 }
@@ -54,11 +54,11 @@ pub struct ChannelBinding {
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFirst {
-    /// Who logs in.
+    /// The user who logs in.
     pub username: String,
     /// The identity to act as, if it is not the user.
     pub authorization: Option<String>,
-    /// What `c=` of the client's last message must be: the header with the binding's data.
+    /// The required value of `c=` in the client's last message: the header with the binding's data.
     binding: Vec<u8>,
     bare: String,
     nonce: String,
@@ -108,8 +108,8 @@ impl ClientFirst {
         Ok(Self { username, authorization, binding, bare, nonce })
     }
 
-    /// The server's answer, with the keys that the user may prove to have; `server_nonce` is printable, without a comma, and
-    /// never used twice.
+    /// The server's answer, with the keys of the user that the client may prove to know; `server_nonce` is printable,
+    /// without a comma, and never used twice.
     pub fn challenge(self, mechanism: Mechanism, server_nonce: &str, keys: UserKeys) -> Challenge {
         let nonce = format!("{}{server_nonce}", self.nonce);
         let salt = base64_simd::STANDARD.encode_to_string(&keys.salt);
@@ -118,7 +118,7 @@ impl ClientFirst {
     }
 }
 
-/// What a user can prove to have: several passwords under one salt.
+/// The keys of a user: several passwords with one salt.
 #[derive(Clone, Debug)]
 pub struct UserKeys {
     /// The salt.
@@ -139,12 +139,12 @@ pub struct Challenge {
     message: String,
 }
 
-/// A proof that was right.
+/// A correct proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Which of the user's keys it was.
+    /// The index of the user's key that it matches.
     pub key: usize,
-    /// The server's last message, by which it proves itself.
+    /// The server's last message, which proves its identity.
     pub message: String,
 }
 
@@ -177,7 +177,7 @@ impl Challenge {
         }
         let proof = decode(proof)?;
         let signed = format!("{},{},{without_proof}", self.first.bare, self.message);
-        // All keys are tried, so that the time says nothing about which of them it was.
+        // All keys are tried, so that the time does not reveal which of them it was.
         let mut verified = None;
         for (key, keys) in self.keys.iter().enumerate() {
             let signature = self.mechanism.sign(&keys.stored, signed.as_bytes());

@@ -1,5 +1,5 @@
-//! Secrets that must be kept in the clear (keys of DKIM, passwords of smarthosts), sealed by a key in a file of its own, so that
-//! records and backups of them are not enough to read them.
+//! Secrets that the server must be able to read (keys of DKIM, passwords of smarthosts), sealed by a key in a file of its own,
+//! so that records and backups of them are not enough to read them.
 
 use std::{
     fs::{self, File},
@@ -16,12 +16,12 @@ use ring::{
 use crate::{Error, random};
 
 const KEY_BYTES: usize = 32;
-/// The first byte of what is sealed.
+/// The first byte of a sealed secret.
 const VERSION: u8 = 1;
-/// Bytes of a key's hash by which a secret names its key.
+/// Bytes of a key's hash, with which a sealed secret identifies its key.
 const KEY_ID_BYTES: usize = 8;
 
-/// The key by which secrets are sealed.
+/// The key that seals secrets.
 pub struct KeyFile {
     path: PathBuf,
     key: LessSafeKey,
@@ -29,10 +29,10 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    /// Reads the key in a file; makes one, with mode 0600, when there is no file.
+    /// Reads the key in a file; creates it, with mode 0600, if there is no file.
     ///
     /// # Errors
-    /// `Invalid` when the file holds no key, `Unavailable` when it can't be read or made.
+    /// `Invalid` when the file contains no key, `Unavailable` when it can't be read or created.
     pub fn open_or_create(path: &Path) -> Result<Self, Error> {
         match File::open(path) {
             Ok(file) => Self::read(path, file),
@@ -41,10 +41,10 @@ impl KeyFile {
         }
     }
 
-    /// Reads the key in a file, for what was sealed by it before.
+    /// Reads the key in a file, to open what it has sealed before.
     ///
     /// # Errors
-    /// `Invalid` when the file holds no key, `Unavailable` when it is missing or can't be read.
+    /// `Invalid` when the file contains no key, `Unavailable` when it is missing or can't be read.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         match File::open(path) {
             Ok(file) => Self::read(path, file),
@@ -60,7 +60,7 @@ impl KeyFile {
 
     fn read(path: &Path, file: File) -> Result<Self, Error> {
         let mut text = String::new();
-        // One byte more than a key with the end of its line shows that it is none.
+        // One byte more than a key with a line end, to notice a file that is too long.
         file.take(2 * KEY_BYTES as u64 + 2)
             .read_to_string(&mut text)
             .map_err(|error| unavailable("read", path, error))?;
@@ -76,7 +76,7 @@ impl KeyFile {
 
     fn create(path: &Path) -> Result<Self, Error> {
         let key: [u8; KEY_BYTES] = random::bytes()?;
-        // Under another name until it is whole: half a key would be refused for ever.
+        // Written under another name first: half a key would be refused for ever.
         let partial = path.with_extension("partial");
         let written = File::options()
             .write(true)
@@ -88,7 +88,7 @@ impl KeyFile {
                 writeln!(file, "{}", hex::encode(key))?;
                 file.sync_all()
             })
-            // A link fails where a rename would replace the key that another process has just made.
+            // A link fails where a rename would replace the key that another process has just created.
             .and_then(|()| fs::hard_link(&partial, path));
         let removed = fs::remove_file(&partial);
         match written {
@@ -108,7 +108,7 @@ impl KeyFile {
         Self { path: path.to_owned(), key: LessSafeKey::new(unbound), id }
     }
 
-    /// Seals a secret under a name, without which it is not opened.
+    /// Seals a secret under a name; the same name is needed to open it.
     ///
     /// # Errors
     /// `Internal` when the system has no random numbers.
@@ -121,7 +121,7 @@ impl KeyFile {
         Ok([&[VERSION], &self.id[..], &nonce[..], &sealed].concat())
     }
 
-    /// Opens what was sealed under a name.
+    /// Opens a secret that was sealed under a name.
     ///
     /// # Errors
     /// `Invalid` when it was sealed with another key, `Corrupt` when it is damaged or was sealed under another name.

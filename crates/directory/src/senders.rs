@@ -1,10 +1,10 @@
-//! As whom an account may send.
+//! The addresses that an account may send as.
 
 use crate::{Access, Directory, EmailAddress, Error, Login, Resolution, Target};
 
 impl Directory {
-    /// Whether mail of a log-in may have an address as its sender: mail for it comes to the account, by any alias or detail, or to
-    /// accounts that the log-in may change, and to nobody else.
+    /// Whether mail of a log-in may have an address as its sender: mail for the address must go to the account, by any alias or
+    /// detail, or to accounts that the log-in may change, and to no others.
     ///
     /// # Errors
     /// Those of the records. Aliases that can't be followed belong to nobody.
@@ -26,6 +26,6 @@ impl Directory {
             }
             Target::Foreign(_) => false,
         };
-        Ok(targets.iter().all(is_own)) // one at least
+        Ok(targets.iter().all(is_own)) // there is at least one
     }
 }

@@ -22,36 +22,36 @@ use crate::{
 
 /// How often a change is tried while other servers change the same shard.
 const TRIES: usize = 16;
-/// The most operations that a shard remembers; the oldest go first.
+/// The most operations in the log of a shard; the oldest are removed first.
 const OPERATIONS_PER_SHARD_MAX: u64 = 256;
-/// The most that one page of a list has.
+/// The most items of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 
-/// Who does something: an operator's name and way, as `root on the command line`.
+/// The author of an operation: an operator's name and the way it came, as in `root on the command line`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor(pub String);
 
-/// Something that an operator did.
+/// An operation of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationEntry {
-    /// When, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub at: i64,
-    /// Who.
+    /// The author.
     pub who: String,
-    /// What.
+    /// A description.
     pub what: String,
 }
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page<T> {
-    /// What is on it.
+    /// The items of the page.
     pub items: Vec<T>,
-    /// Where the next one begins; `None` on the last.
+    /// The beginning of the next page; `None` on the last.
     pub next: Option<String>,
 }
 
-/// A record that was read, and what it says.
+/// A record that was read, with its decoded contents.
 pub(crate) struct Found<T> {
     pub(crate) shard: Shard,
     pub(crate) id: RecordId,
@@ -68,26 +68,26 @@ impl<T> Deref for Found<T> {
     }
 }
 
-/// What is to be done to the record of an address or a domain.
+/// What to do with the record of an address or a domain.
 pub(crate) enum Step<T> {
     Create(T),
     Update(T),
     Destroy,
-    /// Destroys it, and makes this record in the same commit.
+    /// Destroys it, and creates this record in the same commit.
     DestroyFor(Change),
 }
 
-/// A step, what the operators' log says of it, and what the caller gets.
+/// A step, its line for the operators' log, and the result for the caller.
 pub(crate) struct Plan<T, A> {
     pub(crate) step: Step<T>,
     pub(crate) log: String,
     pub(crate) answer: A,
 }
 
-/// Something that is one record of a shard.
+/// Something that is stored as one record of a shard.
 pub(crate) trait Entry: Sized {
     const KIND: Kind;
-    /// How the record is found.
+    /// The name by which the record is found.
     type Name;
 
     fn shard(name: &Self::Name) -> Shard;
@@ -153,7 +153,7 @@ impl Entry for DomainEntry {
 pub(crate) struct Store {
     records: Arc<dyn Records>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// One change of a shard at a time: those of this server would only conflict.
+    /// One change of a shard at a time: concurrent ones of this server would only conflict.
     writers: [Mutex<()>; SHARDS],
 }
 
@@ -191,7 +191,7 @@ impl Store {
         self.records.watch()
     }
 
-    /// The first record that a query gives, and the state of its kind before that.
+    /// The first record that a query finds, and the state of its kind before that.
     pub(crate) async fn first(
         &self,
         account: AccountId,
@@ -206,7 +206,7 @@ impl Store {
             if let Some(Some(record)) = self.get(account, &get).await?.pop() {
                 return Ok((Some(record), page.state));
             }
-            // It was destroyed in between: the query gives something else now.
+            // It was destroyed meanwhile: the query now finds something else.
         }
         Err(busy())
     }
@@ -222,8 +222,8 @@ impl Store {
             .transpose()
     }
 
-    /// Changes the record of an address or a domain, and writes the operators' log, in one commit. `plan` may be asked again when
-    /// other servers change the shard at the same time.
+    /// Changes the record of an address or a domain, and writes the operators' log, in one commit. `plan` is called again when
+    /// other servers have changed the shard at the same time.
     pub(crate) async fn change<T: Entry, A>(
         &self,
         actor: &Actor,
@@ -259,7 +259,7 @@ impl Store {
         Err(busy())
     }
 
-    /// The changes that note an operation and remove those beyond the bound.
+    /// The changes that add an operation to the log and remove those beyond the bound.
     async fn log(&self, shard: Shard, actor: &Actor, what: String) -> Result<Vec<Change>, Error> {
         let at = self.now().nanos();
         let body = entry::encode(&OperationEntry { at, who: actor.0.clone(), what })?;
@@ -272,7 +272,7 @@ impl Store {
         Ok(changes)
     }
 
-    /// Notes an operation that changes nothing in the directory.
+    /// Adds an operation to the log that changes nothing in the directory.
     pub(crate) async fn note(&self, shard: Shard, actor: &Actor, what: String) -> Result<(), Error> {
         let _writer = match self.writers.get(usize::from(shard.number())) {
             Some(writer) => writer.lock().await,
@@ -289,7 +289,7 @@ impl Store {
         Err(busy())
     }
 
-    /// The last operations, the newest first, `limit` at most.
+    /// The last operations, the newest first, at most `limit`.
     pub(crate) async fn operations(&self, limit: usize) -> Result<Vec<OperationEntry>, Error> {
         let mut newest: Vec<OperationEntry> = Vec::new();
         let query = Query::new(OPERATION, OPERATION_BY_TIME).descending().limit(limit.clamp(1, PAGE_MAX));
@@ -336,7 +336,7 @@ impl Store {
         Ok((rows, None))
     }
 
-    /// All records with these values in an index, over all shards.
+    /// All records with these values in an index, of all shards.
     pub(crate) async fn all(
         &self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! Tokens: random bytes in place of a name and a password, shown once; a hash of them is kept.
+//! Tokens: random bytes that replace a name and a password and are shown once; only a hash of them is stored.
 
 use restante_core::Timestamp;
 use restante_records::Query;
@@ -17,38 +17,38 @@ use crate::{
 
 /// The most tokens that one account has.
 const TOKENS_MAX: usize = 64;
-/// 100 years: points in time end in 2262.
+/// 100 years: timestamps end in 2262.
 const EXPIRES_SECONDS_MAX: u64 = 36_525 * 86_400;
-/// What a token begins with, so that people and scanners of secrets know it.
+/// The prefix of a token, so that people and secret scanners recognise it.
 const PREFIX: &str = "rst_";
 /// The number of the account's shard, and the random bytes.
 const TOKEN_BYTES: usize = 1 + 32;
-/// Bytes of a token's id, by which it is revoked.
+/// Bytes of a token's id, which identifies it for revocation.
 const ID_BYTES: usize = 4;
 
-/// A token to make.
+/// A token to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// What it is for.
+    /// Its purpose.
     pub name: String,
-    /// What it is good for.
+    /// What it permits.
     pub scopes: Vec<Scope>,
-    /// After how many seconds it expires; `None` for never.
+    /// The seconds until it expires; `None` for never.
     pub expires_in: Option<u64>,
 }
 
-/// A token, which is not shown.
+/// A token, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenInfo {
-    /// By which it is revoked.
+    /// The id by which it is revoked.
     pub id: String,
-    /// What it is for.
+    /// Its purpose.
     pub name: String,
-    /// What it is good for.
+    /// What it permits.
     pub scopes: Vec<Scope>,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created: i64,
     /// When it expires, in seconds since 1970; `None` for never.
     pub expires: Option<i64>,
@@ -68,12 +68,12 @@ impl TokenEntry {
 }
 
 impl Directory {
-    /// Whether a text looks like a token of a directory. One that does not need not be checked.
+    /// Whether a text looks like a token of a directory. Any other text need not be checked.
     pub fn is_token(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
 
-    /// Makes a token and returns it: it can't be shown again.
+    /// Creates a token and returns it: it can't be shown again.
     pub(crate) async fn create_token(
         &self,
         actor: &Actor,
@@ -140,7 +140,7 @@ impl Directory {
         .await
     }
 
-    /// The account of a token; `None` for a token that nobody has, or that has expired.
+    /// The account of a token; `None` for an unknown or expired token.
     pub(crate) async fn find_token(
         &self,
         text: &str,

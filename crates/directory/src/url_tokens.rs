@@ -1,7 +1,7 @@
-//! Short-lived tokens for the URLs of browsers, whose event streams, WebSockets and links to downloads can't send `Authorization`.
+//! Short-lived tokens for the URLs of browsers, whose event streams, WebSockets and download links can't send `Authorization`.
 //!
-//! A token names the account, the credential that made it and when it expires, and has a code by a key of the process. So nothing is
-//! stored, a restart ends all of them, and one whose credential was revoked is worth nothing.
+//! A token contains the account, the credential that created it and the time when it expires, with an authentication code by a key
+//! of the process. So nothing is stored, a restart invalidates all of them, and a token is invalid once its credential was revoked.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     random,
 };
 
-/// What a token begins with, so that people and scanners of secrets know it.
+/// The prefix of a token, so that people and secret scanners recognise it.
 const PREFIX: &str = "rsu_";
 /// The number of the account, the credential and the time.
 const CLAIMS_BYTES: usize = 4 + 8 + 8;
@@ -39,10 +39,10 @@ impl UrlTokens {
         format!("{PREFIX}{}", base64_simd::URL_SAFE_NO_PAD.encode_to_string(bytes))
     }
 
-    /// The account, the credential and the time of a token that this process has made.
+    /// The account, the credential and the time in a token that this process has created.
     fn read(&self, text: &str) -> Option<(AccountId, u64, i64)> {
         let text = text.strip_prefix(PREFIX)?;
-        // Checked first: a text of any length is not decoded.
+        // Checked first: long texts are not decoded.
         if text.len() > (CLAIMS_BYTES + CODE_BYTES) * 2 {
             return None;
         }
@@ -57,7 +57,7 @@ impl UrlTokens {
 }
 
 impl Directory {
-    /// A token that stands for a log-in in URLs of this server, and when it expires, in seconds since 1970.
+    /// A token that represents a log-in in URLs of this server, and when it expires, in seconds since 1970.
     pub fn make_url_token(&self, login: &Login, seconds: u64) -> (String, i64) {
         let now = self.store().now().seconds();
         let expires = now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
@@ -65,8 +65,8 @@ impl Directory {
         (self.0.url_tokens.write(login.account, login.credential, expires), expires)
     }
 
-    /// Logs somebody in by a token of [`Directory::make_url_token`]. The log-in is the one that has made the token: what was begun in
-    /// time goes on when the token has expired.
+    /// Logs a user in by a token of [`Directory::make_url_token`]. The log-in is the one that created the token: what was begun in
+    /// time continues after the token has expired.
     ///
     /// # Errors
     /// [`LoginError`].
@@ -81,7 +81,8 @@ impl Directory {
         let now = self.store().now();
         let attempt = self.0.failures.attempt(ip, None);
         self.0.failures.check(attempt, now)?;
-        // A token that has expired, or that a restart has ended, is an honest client's: it counts as no failed log-in.
+        // A token that has expired, or that a restart has invalidated, comes from an honest client: it does not count
+        // as a failed log-in.
         let Some((account, credential, expires)) = self.0.url_tokens.read(token) else {
             return Err(LoginError::Refused);
         };

@@ -1,4 +1,4 @@
-//! Log-ins that meet while the records take their time, as those behind a network do.
+//! Concurrent log-ins while the records are slow, as records behind a network are.
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::{net::IpAddr, num::NonZero, sync::Arc, time::Duration};
@@ -17,7 +17,7 @@ use tokio::{task::JoinSet, time::sleep};
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const READ: Duration = Duration::from_millis(10);
 
-/// Reads take some time.
+/// Makes reads slow.
 struct SlowReads;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! What the directory promises, on each engine of records.
+//! The promises of the directory, on each engine of records.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,10 +19,10 @@ use restante_records::{AccountId, Config, EngineUrl, Opened, Schema};
 use tokio::task::JoinSet;
 
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-/// So long a test waits for something before it gives up. It is no measurement.
+/// How long a test waits for something before it gives up. It is not a measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where records are, and the time.
+/// The location of the records, and the time.
 struct Fixture {
     folder: Option<tempfile::TempDir>,
     opened: Opened,
@@ -54,12 +54,12 @@ impl Fixture {
         restante_records::open(Config::new(url, schema)).await
     }
 
-    /// Closes the records and opens them again; those in memory are kept.
+    /// Closes the records and opens them again; records in memory are kept.
     async fn reopen(&mut self) {
         if self.folder.is_some() {
             self.opened.upkeep.close().await.unwrap();
             self.opened = Self::open_records(None).await;
-            // The folder is locked until the last task that used it has gone.
+            // The folder is locked until the last task that used it has ended.
             let is_free = || async { Self::try_open_records(self.folder.as_ref()).await.is_ok() };
             wait_until("the folder is free", is_free).await;
             self.opened = Self::open_records(self.folder.as_ref()).await;
@@ -292,7 +292,7 @@ async fn domains_are_added_changed_and_removed(fixture: Fixture) {
         let catch_all = Some(Some(address(name)));
         Operation::SetDomain { domain: domain("example.org"), separator: None, catch_all }
     };
-    server.refused(catch_all("anna@example.org"), ErrorKind::Invalid).await; // nobody has it
+    server.refused(catch_all("anna@example.org"), ErrorKind::Invalid).await; // it does not exist
     server.add_account("anna@example.org", None).await;
     server.done(catch_all("away@example.net")).await;
     server.refused(catch_all("bert@example.org"), ErrorKind::Invalid).await;
@@ -414,7 +414,7 @@ async fn mail_goes_to_accounts_details_and_catch_alls(fixture: Fixture) {
     for (name, targets) in [
         ("ANNA@example.org", &["anna@example.org"][..]),
         ("anna+shop+y@example.org", &["anna@example.org shop+y"]),
-        ("anna+x@example.org", &["anna+x@example.org"]), // the address itself counts first
+        ("anna+x@example.org", &["anna+x@example.org"]), // the address itself is tried first
         ("anna+x+y@example.org", &["anna@example.org x+y"]),
         ("bert@all.org", &["bert@all.org"]),
         ("bert+x@all.org", &["bert@all.org x"]),
@@ -475,7 +475,7 @@ async fn aliases_that_lead_in_circles_are_refused(fixture: Fixture) {
     // Two lists with the same member are no circle.
     server.add_alias("c@example.org", &["end@example.org"]).await;
     assert_eq!(server.targets("a@example.org").await, ["end@example.org"]);
-    // A circle that two servers made at the same time, or a catch-all has closed, is found when mail comes.
+    // A circle that two servers made at the same time, or that a catch-all has closed, is found when mail arrives.
     server.done(add_domain("one.org", Some("nobody@two.org"))).await;
     server.done(add_domain("two.org", Some("nobody@one.org"))).await;
     let error = server.directory.resolve(&address("x@one.org")).await.unwrap_err();
@@ -671,7 +671,7 @@ async fn a_password_that_was_right_is_remembered(fixture: Fixture) {
     assert_eq!(forgetful.derivations(), 3.0);
 }
 
-/// Time is no test, but what takes it can be counted.
+/// Measuring time is not reliable in a test, but what takes the time can be counted.
 async fn an_unknown_name_costs_what_a_wrong_password_costs(fixture: Fixture) {
     let server = fixture.server().await;
     server.add_domain("example.org").await;
@@ -830,7 +830,7 @@ async fn scram_first(server: &Server, name: &str) -> Result<ScramExchange, Login
     server.directory.begin_scram(IP, Mechanism::ScramSha256, first.as_bytes(), NO_BINDING).await
 }
 
-/// What a client does: the last message for a challenge.
+/// The last message of a client in answer to a challenge.
 fn client_last(mechanism: Mechanism, name: &str, password: &str, challenge: &str) -> String {
     use ring::{digest, hmac, pbkdf2};
     let (derivation, signing, hash) = match mechanism {

@@ -21,7 +21,7 @@ pub trait Disk: Send + Sync + 'static {
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         std::fs::read(self.path(name))
     }
-    /// Creates a file, which must not exist. Durable after `sync_folder`.
+    /// Creates a file, which must not exist yet. Durable after `sync_folder`.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
     /// Opens an existing file for writing.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
@@ -56,9 +56,9 @@ pub trait DiskFile: Send + Sync {
     /// Allocates `len` bytes from `offset` on, so that writing them needs no more space; the file grows with zeros. After
     /// an error nothing has changed.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Allocates the same bytes without making the file longer. Where the file system can't do so, nothing happens.
+    /// Allocates the same bytes without making the file longer. Does nothing where the file system can't do this.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Cuts the file, or makes it longer without allocating space.
+    /// Truncates the file, or extends it without allocating space.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Makes the content and the length durable.
     fn sync(&self) -> io::Result<()>;
@@ -187,7 +187,7 @@ fn create_and_sync(folder: &Path) -> io::Result<()> {
     }
     std::fs::create_dir_all(folder)?;
     for parent in unsynced {
-        // The parent of an existing folder too: a crash may have come before it was synced.
+        // The parent of an existing folder too: a crash may have happened before it was synced.
         match File::open(parent).and_then(|parent| parent.sync_all()) {
             // A process that may not read the parent did not create the folder.
             Err(error) if existed && error.kind() == io::ErrorKind::PermissionDenied => {}

@@ -67,9 +67,9 @@ impl FailurePlan {
         faults
     }
 
-    /// From now on `plan` decides, from the number of a step and its name, whether and how it fails. Counting begins again
-    /// with 1. Names are `create`, `open`, `create folder`, `rename`, `remove`, `sync folder`, `write`, `reserve`,
-    /// `allocate`, `cut`, `sync`, and those that are announced by [`Disk::before`].
+    /// From now on `plan` decides, from the number of a step and its name, whether and how it fails. Counting restarts at 1.
+    /// Names are `create`, `open`, `create folder`, `rename`, `remove`, `sync folder`, `write`, `reserve`, `allocate`, `cut`,
+    /// `sync`, and those that are announced by [`Disk::before`].
     pub fn plan(&self, plan: impl Fn(u64, &'static str) -> Option<InjectedFailure> + Send + Sync + 'static) {
         let mut state = self.state();
         (state.plan, state.steps) = (Arc::new(plan), 0);

@@ -16,28 +16,28 @@ use tokio::sync::MutexGuard;
 
 use crate::{Direction, Proxy};
 
-/// How far away a slow node is, there and back.
+/// The round-trip time that a slow node adds.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// A segment of the commit log that waits to be used has a header alone, which is shorter than this.
+/// An unused segment of the commit log has only a header, which is shorter than this.
 const LOG_HEADER_BYTES_MAX: u64 = 4_096;
 
 /// A cluster of three survives one fault at a time.
 static CLUSTER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The Cassandra cluster of three nodes that `dev/services` starts, for one test at a time of this process.
+/// The Cassandra cluster of three nodes that `dev/services` starts, for one test of this process at a time.
 ///
-/// When it is dropped, nodes that were taken away are brought back: a test that fails leaves the next one a whole cluster.
+/// When it is dropped, nodes that are down are brought back: a test that fails leaves a complete cluster for the next one.
 #[derive(Debug)]
 pub struct Cluster {
     _only: MutexGuard<'static, ()>,
     program: Option<OsString>,
-    /// The nodes that are away, and what brings each back.
+    /// The nodes that are down, and the action that brings each back.
     away: Mutex<BTreeMap<u8, &'static str>>,
 }
 
 impl Cluster {
-    /// The variable that names the program that does something to a node, as `dev/services/with cassandra3` sets it.
+    /// The variable that names the program that acts on a node, as `dev/services/with cassandra3` sets it.
     pub const VARIABLE: &str = "RESTANTE_CASSANDRA3_NODE";
 
     /// Waits until no other test of this process has the cluster.
@@ -49,7 +49,7 @@ impl Cluster {
         Self { _only: CLUSTER.lock().await, program, away: Mutex::default() }
     }
 
-    /// Lets `dev/services/node` do something to a node, and waits until it is done. Returns what that prints.
+    /// Runs an action of `dev/services/node` on a node, and waits until it is done. Returns its output.
     ///
     /// # Errors
     /// It failed, or no cluster runs.
@@ -68,7 +68,8 @@ impl Cluster {
         Ok(printed)
     }
 
-    /// Kills a node and starts it again. Here as in each fault below, `go_on` sees that clients go on, and is named the moment.
+    /// Kills a node and starts it again. Here and in each fault below, `go_on` checks that clients go on, and gets the name of
+    /// the moment.
     ///
     /// # Errors
     /// Those of [`Cluster::node`].
@@ -76,7 +77,7 @@ impl Cluster {
         self.go_on_without(2, ["kill", "start"], go_on).await
     }
 
-    /// Lets each node hang, one after the other.
+    /// Pauses each node, one after the other.
     ///
     /// # Errors
     /// Those of [`Cluster::node`].
@@ -87,10 +88,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Puts half a second between one node and the clients that reach it by this proxy.
+    /// Puts half a second between one node and the clients that reach it through this proxy.
     ///
     /// # Errors
-    /// No client got anything from that node meanwhile.
+    /// No client received anything from that node meanwhile.
     pub async fn slow_down(&self, node: &Proxy, go_on: &impl AsyncFn(&str)) -> io::Result<()> {
         let before = node.passed(Direction::ToClient);
         for direction in [Direction::ToServer, Direction::ToClient] {
@@ -105,7 +106,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Puts an empty node in the place of one, and then needs it for every answer.
+    /// Replaces a node with an empty one, and then needs it for every answer.
     ///
     /// # Errors
     /// Those of [`Cluster::node`].
@@ -117,7 +118,7 @@ impl Cluster {
         self.go_on_without(3, ["kill", "start"], go_on).await
     }
 
-    /// As after a power cut: what a node has not synced is gone, also what it has acknowledged. The two others have it.
+    /// As after a power cut: what a node has not synced is lost, even if it was acknowledged. The two others have it.
     ///
     /// # Errors
     /// Those of [`Cluster::node`] and of files.
@@ -129,7 +130,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes a node away and brings it back; clients go on without it, and with it.
+    /// Stops a node and brings it back; clients go on without it, and with it.
     async fn go_on_without(
         &self,
         number: u8,
@@ -143,7 +144,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills a node, and cuts the second half off what its commit log has.
+    /// Kills a node, and cuts off the second half of its commit log's contents.
     async fn lose_log_end(&self, number: u8) -> io::Result<()> {
         self.node("kill", number).await?;
         let folder = PathBuf::from(self.node("data", number).await?).join("commitlog");
@@ -162,7 +163,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Does something to a node, and returns what that prints.
+/// Runs an action on a node, and returns its output.
 fn run(program: &OsStr, action: &str, number: u8) -> io::Result<String> {
     let output = Command::new(program).args([action, &number.to_string()]).output()?;
     if !output.status.success() {
@@ -176,7 +177,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Cuts the newest segment that has something, and deletes those after it.
+/// Truncates the newest segment that has data, and deletes those after it.
 fn cut_newest_log(folder: &Path) -> io::Result<()> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -185,7 +186,7 @@ fn cut_newest_log(folder: &Path) -> io::Result<()> {
             segments.push(path);
         }
     }
-    // Their names end with numbers that rise.
+    // Their names end with ascending numbers.
     segments.sort();
     while let Some(path) = segments.pop() {
         let bytes = fs::read(&path)?;
@@ -207,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that writes down what it is to do.
+    /// A program that records its arguments.
     fn recorder(folder: &Path) -> io::Result<OsString> {
         let program = folder.join("node");
         fs::write(&program, "#!/bin/sh\necho $* >>\"$(dirname \"$0\")/done\"\n")?;

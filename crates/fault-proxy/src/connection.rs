@@ -1,4 +1,4 @@
-//! One connection: bytes both ways, by the rules of the moment.
+//! One connection: bytes both ways, by the current rules.
 
 use std::{collections::VecDeque, io};
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{Direction, End, Rules, Shared, Side, traffic::Interruption};
 
-/// Bytes that are read at once, and that are held back at most; further ones wait with their sender.
+/// The most bytes that are read at once, and that are held back; further ones wait at their sender.
 const CHUNK_BYTES: usize = 64 << 10;
 const HELD_BYTES_MAX: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ pub(crate) async fn join(
     shared: &Shared,
     mut ends: watch::Receiver<(u64, End)>,
 ) {
-    // Tests count bytes: what was written is not to wait for more.
+    // Tests count bytes: what was written must not wait for more.
     if client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).is_err() {
         return;
     }
@@ -56,7 +56,7 @@ pub(crate) async fn join(
     drop(kept);
 }
 
-/// What forwards the bytes of one direction.
+/// Forwards the bytes of one direction.
 struct Pump<'s> {
     from: OwnedReadHalf,
     to: OwnedWriteHalf,

@@ -1,14 +1,14 @@
-//! A TCP proxy that has the faults of networks, for tests of what talks to servers.
+//! A TCP proxy with the faults of networks, for tests of clients of servers.
 //!
-//! A test starts a [`Proxy`] in front of a server, gives its address to the client, and lets faults happen:
+//! A test starts a [`Proxy`] in front of a server, gives its address to the client, and causes faults:
 //!
 //! | fault | call | what both sides see |
 //! | --- | --- | --- |
 //! | latency | [`Proxy::delay`] | bytes arrive later, in order |
 //! | connections lost | [`Proxy::cut`] | both sides are closed; new connections work |
-//! | a connection lost at a certain place | [`Proxy::cut_after`] | so many bytes still arrive, then both sides are closed |
+//! | a connection lost at a certain byte | [`Proxy::cut_after`] | this many bytes still arrive, then both sides are closed |
 //! | silence, also one-way | [`Proxy::silence`], [`Proxy::silence_after`] | connections stay open and nothing arrives until [`Proxy::heal`] |
-//! | half-open | [`Proxy::lose`] | one side is closed; the other keeps a connection to nobody |
+//! | half-open | [`Proxy::lose`] | one side is closed; the other keeps a connection without a peer |
 //! | a server that is down | [`Proxy::refuse`] | new connections are refused until [`Proxy::accept`] |
 //!
 //! ```
@@ -25,9 +25,9 @@
 //! # }
 //! ```
 //!
-//! Nothing is lost silently: what a connection has not delivered when a silence ends is delivered then, as TCP does.
+//! Nothing is lost silently: bytes that are held back when a silence ends are delivered then, as TCP does.
 //!
-//! A [`Cluster`] has faults of its nodes instead: it kills, pauses, replaces and repairs them.
+//! A [`Cluster`] causes faults of its nodes instead: it kills, pauses, replaces and repairs them.
 
 mod cluster;
 mod connection;
@@ -55,7 +55,7 @@ pub use cluster::Cluster;
 use connection::join;
 use traffic::{Interruption, Traffic};
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server: requests.
@@ -64,7 +64,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// One of the two that a connection joins.
+/// One of the two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The one that has connected to the proxy.
@@ -80,7 +80,7 @@ struct Rules {
     is_silent: bool,
 }
 
-/// What happens to all connections of a moment.
+/// What happens to all current connections.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Cut,
@@ -92,7 +92,7 @@ struct Shared {
     server: String,
     to_server: (watch::Sender<Rules>, Traffic),
     to_client: (watch::Sender<Rules>, Traffic),
-    /// The last end that was made, with its number.
+    /// The last end that was requested, with its number.
     ends: watch::Sender<(u64, End)>,
     accepted: AtomicU64,
     open: AtomicUsize,
@@ -130,7 +130,7 @@ impl Proxy {
         Self::at((Ipv4Addr::LOCALHOST, 0).into(), server).await
     }
 
-    /// The same at an address that the caller chooses.
+    /// The same at a chosen address.
     ///
     /// # Errors
     /// Something else listens there, or nothing may.
@@ -150,8 +150,8 @@ impl Proxy {
         Ok(Self { shared, address, accepting })
     }
 
-    /// A proxy in front of each node of a cluster, on the address of the node. They have the same port: clients of Cassandra take that of
-    /// the first node for all.
+    /// A proxy in front of each node of a cluster, on the address of the node. They have the same port: clients of Cassandra use
+    /// that of the first node for all.
     ///
     /// # Errors
     /// A node is not `ip:port`, or something else listens on that port of its address.
@@ -165,12 +165,12 @@ impl Proxy {
         Ok(proxies)
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on bytes arrive so much later. Those that are under way come in their order.
+    /// From now on bytes arrive this much later. Those in flight arrive in order.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.shared.way(direction).0.send_modify(|rules| rules.delay = delay);
     }
@@ -180,7 +180,7 @@ impl Proxy {
         self.shared.way(direction).0.send_modify(|rules| rules.is_silent = true);
     }
 
-    /// Silences this direction after so many further bytes, counted over all connections. It takes the place of a
+    /// Silences this direction after this many further bytes, counted over all connections. It replaces a
     /// [`Proxy::cut_after`] that has not happened, and the other way around.
     pub fn silence_after(&self, direction: Direction, bytes: u64) {
         self.shared.way(direction).1.arm(bytes, Interruption::Silence);
@@ -200,24 +200,24 @@ impl Proxy {
         self.shared.end(End::Cut);
     }
 
-    /// Lets so many further bytes through in this direction, counted over all connections; that which carries the next byte is cut
-    /// instead. Only one connection is cut. A second call takes the place of the first.
+    /// Lets this many further bytes through in this direction, counted over all connections; the connection that carries the next
+    /// byte is cut instead. Only one connection is cut. A second call replaces the first.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
         self.shared.way(direction).1.arm(bytes, Interruption::Cut);
     }
 
-    /// Whether a fault of [`Proxy::cut_after`] or [`Proxy::silence_after`] has still to happen.
+    /// Whether a fault of [`Proxy::cut_after`] or [`Proxy::silence_after`] is still to happen.
     pub fn is_armed(&self, direction: Direction) -> bool {
         self.shared.way(direction).1.is_armed()
     }
 
-    /// Closes all connections of this moment on one side alone. The other side keeps its own, on which nothing comes any more, until
+    /// Closes all current connections on one side only. The other side keeps its own, on which nothing arrives any more, until
     /// [`Proxy::cut`].
     pub fn lose(&self, side: Side) {
         self.shared.end(End::Lose(side));
     }
 
-    /// Refuses new connections, as a server does that is not there. Connections that are open stay open.
+    /// Refuses new connections, as if the server were down. Open connections stay open.
     pub async fn refuse(&self) {
         let accepting = self.accepting.lock().take();
         if let Some(accepting) = accepting {

@@ -1,4 +1,4 @@
-//! How many bytes have passed in one direction, and after which one a fault begins.
+//! How many bytes have passed in one direction, and after which one a fault starts.
 
 use parking_lot::Mutex;
 
@@ -8,7 +8,7 @@ pub(crate) struct Traffic(Mutex<Counts>);
 #[derive(Default)]
 struct Counts {
     passed: u64,
-    /// The count of bytes after which a fault begins.
+    /// The count of bytes after which a fault starts.
     fault_at: Option<(u64, Interruption)>,
 }
 
@@ -19,9 +19,9 @@ pub(crate) enum Interruption {
     Silence,
 }
 
-/// What becomes of some bytes.
+/// What happens to some bytes.
 pub(crate) struct Passage {
-    /// So many of them pass.
+    /// This many of them pass.
     pub(crate) bytes: usize,
     /// Then this happens.
     pub(crate) fault: Option<Interruption>,

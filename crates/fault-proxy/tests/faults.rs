@@ -14,9 +14,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long something that must come may take.
+/// How long an expected event may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long something that must not come is waited for.
+/// How long to wait for something that must not happen.
 const WHILE: Duration = Duration::from_millis(100);
 
 /// A proxy, and both ends of a connection through it.
@@ -53,7 +53,7 @@ async fn receive_nothing(stream: &mut TcpStream) {
     assert!(timeout(WHILE, stream.read(&mut byte)).await.is_err(), "something came");
 }
 
-/// What comes before the end of a connection.
+/// What is received before the end of a connection.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap(); // closed or reset

@@ -17,22 +17,23 @@ use crate::{Handler, HandlerError, Metrics, metrics::Counts, stop::Stop};
 
 /// Accounts that are read from the feed at once. It bounds what is held in memory, and what one save writes.
 const WINDOW_ACCOUNTS: usize = 256;
-/// Accounts that wait for another attempt after a failure while others go on. When so many fail it is not the accounts: the
-/// rest waits too.
+/// Accounts that wait for another attempt after a failure while others go on. When this many fail, the cause is not the
+/// accounts: the rest waits too.
 const BACKOFF_MAX: usize = 16;
-/// Pages of an account that are handled in one round: mostly as many batches. An account that has more, because much was
-/// committed or because more is committed than the handler takes, is lagging and continues in the next round.
+/// Pages of an account that are handled in one round: usually as many batches. An account that has more, because many
+/// changes were committed or because they are committed faster than the handler works, is lagging and continues in the
+/// next round.
 const ROUND_PAGES: usize = 16;
-/// The most lagging accounts. When there are so many, the first further account that has more than one round waits, with all
+/// The most lagging accounts. When this many lag, the first further account that needs more than one round waits, with all
 /// accounts after it in the feed, until one of these has caught up.
 const LAGGING_MAX: usize = 64;
-/// Accounts for which it is noted where they were begun from zero: all that have not caught up, and some that have.
+/// The most accounts for which [`FeedRequest::began`] is kept: all that have not caught up, and some that have.
 const BEGAN_MAX: usize = 2 * (BACKOFF_MAX + LAGGING_MAX);
 /// How long to wait after a first failure. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
-/// The longest wait after failures. Attempts don't end: a follower that gives up would have to be noticed by somebody.
+/// The longest wait after failures. Attempts never end: if a follower gave up, somebody would have to notice it.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-/// How many announcements are taken together at most: as many as wait for a watcher.
+/// The most announcements that are received together: as many as wait for a watcher.
 const ANNOUNCEMENTS_MAX: usize = 1_024;
 
 /// The name of a follower, and how it works.
@@ -41,15 +42,16 @@ pub struct Settings {
     /// Its checkpoint is saved under this name. Two followers of one name at once would each undo what the other saved.
     pub name: &'static str,
     /// The most changes that are handled before they are saved, from 1 to [`CHANGES_MAX`]; more only when a single
-    /// revision has more. So many come again after a crash. Large ones cost fewer saves, each of which is a commit.
+    /// revision has more. After a crash this many are repeated. Large batches cost fewer saves, each of which is a
+    /// commit.
     pub batch: usize,
     /// How often the feed is read without an announcement, as a safety net.
     pub poll: Duration,
-    /// How long a follower that has caught up waits after a commit was announced, so that it handles many commits together. Each look at
-    /// the feed costs some reads and a save. Zero for a follower that somebody waits for.
+    /// How long a follower that has caught up waits after a commit was announced, so that it handles many commits together. Each read
+    /// of the feed costs some reads and a save. Zero for a follower whose result somebody waits for.
     pub gather: Duration,
-    /// How long a call of the handler may take. One that takes longer is given up and counts as failed, so that a handler
-    /// that hangs delays neither other accounts nor the stop for ever.
+    /// How long a call of the handler may take. A longer call is given up and counts as failed, so that a handler that
+    /// hangs doesn't delay other accounts and the stop for ever.
     pub handler_timeout: Duration,
 }
 
@@ -84,11 +86,11 @@ struct Progress {
     is_loaded: bool,
     /// The position that was saved.
     saved: Position,
-    /// Every account whose last commit is at or before this is followed to its end, or is in `backoff` or `lagging`.
+    /// Every account whose last commit is at or before this position is followed to its end, or is in `backoff` or `lagging`.
     reached: Position,
-    /// What was handled and is not saved yet.
+    /// What is handled and not saved yet.
     unsaved: BTreeMap<AccountId, Revision>,
-    /// How many changes that were.
+    /// The number of these changes.
     unsaved_changes: usize,
     /// Accounts that could not be followed.
     backoff: BTreeMap<AccountId, Backoff>,
@@ -98,14 +100,14 @@ struct Progress {
     began: BTreeMap<AccountId, Revision>,
 }
 
-/// An account that was met in the feed and is not followed to its end.
+/// An account from the feed that is not followed to its end.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Its last commit, as far as is known.
+    /// Its last known commit.
     touched: Touched,
-    /// A position before that commit and after those of the accounts that are done. The position that is saved stays at it.
+    /// A position before that commit and after those of the accounts that are done. The saved position stays there.
     before: Position,
-    /// When the commit was made with which it was met first.
+    /// The time of the first commit with which the account appeared in the feed.
     since: Timestamp,
 }
 
@@ -128,7 +130,7 @@ impl Progress {
         before.map_or(self.reached, |before| before.min(self.reached))
     }
 
-    /// An account of the feed, as it waits if it is not followed to its end now.
+    /// The entry of an account from the feed that can't be followed to its end now.
     fn met(&self, touched: Touched) -> Waiting {
         let known = self.backoff.get(&touched.account).map(|backoff| &backoff.waiting);
         let known = known.or_else(|| self.lagging.get(&touched.account));
@@ -160,7 +162,7 @@ enum Walked {
 }
 
 impl<H: Handler> Follower<H> {
-    /// A follower of a record store. It does nothing until [`Follower::run`]. `clock` is what its lag is measured with.
+    /// A follower of a record store. It does nothing until [`Follower::run`]. Its lag is measured with `clock`.
     ///
     /// # Errors
     /// `Invalid` when the name is empty or too long, or the batch is out of its bounds.
@@ -201,16 +203,16 @@ impl<H: Handler> Follower<H> {
         Ok(())
     }
 
-    /// Follows until `stop` is ready. Then the current page is finished and saved.
+    /// Follows until `stop` is ready. Then it finishes and saves the current page.
     ///
     /// Errors of the store and of the handler are counted and tried again, after waits from 100 ms up to a minute.
     ///
     /// # Errors
-    /// When the last save failed: what was handled since the one before comes again.
+    /// When the last save failed: what was handled since the save before is repeated.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let follower = self.settings.name;
         let mut stop = Stop::new(stop);
-        let mut watch = Some(self.records.watch()); // before the first look, so that no commit falls between
+        let mut watch = Some(self.records.watch()); // before the first read, so that no commit is missed
         let mut failures = 0;
         while !stop.is_requested().await {
             match self.catch_up(&mut stop).await {
@@ -221,7 +223,7 @@ impl<H: Handler> Follower<H> {
                     failures = 0;
                     self.wait_for_work(&mut watch, &mut stop).await;
                 }
-                // The store was closed, or the series of writes has ended: the reason of the stop is logged by who asked for it.
+                // The store was closed, or the series of writes has ended: the one that requested the stop logs the reason.
                 Err(error) if stop.is_requested().await => {
                     debug!(follower, %error, "the follower stops");
                 }
@@ -242,12 +244,12 @@ impl<H: Handler> Follower<H> {
         self.save().await
     }
 
-    /// Follows all that there is now. When more is committed than the handler takes, it does not return before the stop.
+    /// Follows everything that is committed now. When commits are faster than the handler, it does not return before the stop.
     async fn catch_up(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         self.load().await?;
-        self.save().await?; // what an attempt before could not save
+        self.save().await?; // what an earlier attempt could not save
         loop {
-            // Each time: with steady commits there is always a next window.
+            // In each iteration: with steady commits there is always a next window.
             self.follow_backoff(stop).await?;
             self.follow_lagging(stop).await?;
             if self.progress.backoff.len() >= BACKOFF_MAX || stop.is_requested().await {
@@ -267,7 +269,7 @@ impl<H: Handler> Follower<H> {
         self.measure_lag().await
     }
 
-    /// Whether what is committed after a window may be gathered: the window had all there was.
+    /// Whether to gather commits before the next read: the window contained all there were.
     fn may_gather(&self, window: &[Touched]) -> bool {
         let is_whole = window.len() < WINDOW_ACCOUNTS && self.progress.lagging.is_empty();
         is_whole && !self.settings.gather.is_zero()
@@ -301,7 +303,7 @@ impl<H: Handler> Follower<H> {
         Ok(())
     }
 
-    /// The account can be followed again and has more: it becomes lagging, if there may be one more.
+    /// The account can be followed again and has more changes: it becomes lagging, if the limit permits another one.
     fn end_backoff(&mut self, waiting: Waiting) {
         let account = waiting.touched.account;
         if self.progress.lagging.len() < LAGGING_MAX {
@@ -312,14 +314,14 @@ impl<H: Handler> Follower<H> {
         }
     }
 
-    /// Handles a round of each lagging account, unless so many fail that it is not the accounts.
+    /// Handles a round of each lagging account, unless so many fail that the cause is not the accounts.
     async fn follow_lagging(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         let lagging: Vec<Waiting> = self.progress.lagging.values().copied().collect();
         let seen = self.seen(lagging.iter().map(|waiting| waiting.touched.account)).await?;
         for waiting in lagging {
             let account = waiting.touched.account;
             if self.progress.backoff.len() >= BACKOFF_MAX {
-                break; // a handler that hangs would hang as often as accounts are lagging
+                break; // a handler that hangs would hang once per lagging account
             }
             let since = seen.get(&account).copied().unwrap_or_default();
             match self.follow_account(waiting, since, stop).await? {
@@ -365,7 +367,7 @@ impl<H: Handler> Follower<H> {
         Ok(())
     }
 
-    /// Up to where these accounts are handled, saved or not.
+    /// The revision up to which each of these accounts is handled, saved or not.
     async fn seen(
         &self,
         accounts: impl Iterator<Item = AccountId>,
@@ -401,7 +403,7 @@ impl<H: Handler> Follower<H> {
             }
             Err(Failure::Save(error)) => return Err(error),
             Err(Failure::Read(error)) if error.is_transient() => return Err(error),
-            Err(_) if stop.is_requested().await => return Ok(Walked::Stopped), // it fails because of the stop, or comes again
+            Err(_) if stop.is_requested().await => return Ok(Walked::Stopped), // it fails because of the stop, or is repeated
             Err(failure) => failure,
         };
         self.progress.lagging.remove(&account);
@@ -427,7 +429,7 @@ impl<H: Handler> Follower<H> {
             if stop.is_requested().await {
                 return Ok(Walked::Stopped);
             }
-            let limit = self.settings.batch - self.progress.unsaved_changes; // what reaches the batch is saved at once
+            let limit = self.settings.batch - self.progress.unsaved_changes; // a full batch is saved at once
             let request = FeedRequest { since, began, limit };
             let page = match self.feed.follow(account, &request).await {
                 Ok(page) => page,
@@ -465,7 +467,7 @@ impl<H: Handler> Follower<H> {
         );
         self.progress.unsaved.insert(account, Revision(0));
         if self.progress.began.len() >= BEGAN_MAX {
-            self.progress.began.clear(); // at the worst those accounts are begun once more
+            self.progress.began.clear(); // at worst those accounts begin once more
         }
         self.progress.began.insert(account, states.revision);
         Ok(states.revision)
@@ -473,7 +475,7 @@ impl<H: Handler> Follower<H> {
 
     async fn handle(&mut self, account: AccountId, page: &Changes) -> Result<(), Failure> {
         let changes = page.created.len() + page.updated.len() + page.destroyed.len();
-        let is_too_much = self.progress.unsaved_changes + changes > self.settings.batch; // a revision that is not cut in two
+        let is_too_much = self.progress.unsaved_changes + changes > self.settings.batch; // a single revision is never split
         if is_too_much && self.progress.unsaved_changes > 0 {
             self.save().await.map_err(Failure::Save)?;
         }
@@ -543,7 +545,7 @@ impl<H: Handler> Follower<H> {
     }
 }
 
-/// What a handler answers, or that it took too long.
+/// The handler's result, or an error if it took too long.
 async fn in_time(
     limit: Duration,
     call: impl Future<Output = Result<(), HandlerError>>,
@@ -553,7 +555,7 @@ async fn in_time(
     answer.map_err(Failure::Handle)
 }
 
-/// Returns so long after a commit was announced, or announcements were left out.
+/// Returns this long after a commit was announced, or announcements were left out.
 async fn announced(watch: &mut Option<Watch>, gather: Duration) {
     let Some(open) = watch else { return pending().await };
     if open.next().await.is_none() {
@@ -563,7 +565,7 @@ async fn announced(watch: &mut Option<Watch>, gather: Duration) {
     if !gather.is_zero() {
         sleep(gather).await;
     }
-    // One look finds all that was committed until now, so all that is announced until now is answered by it.
+    // One read finds everything that was committed until now, so it answers all announcements until now.
     for _ in 1..ANNOUNCEMENTS_MAX {
         let is_one_waiting = tokio::select! {
             biased;

@@ -9,13 +9,13 @@ pub trait Handler: Send + Sync {
     /// Handles a page of an account's changes.
     ///
     /// Changes are repeated after an error, and after a crash even if they were handled: handling them twice must have the effect of
-    /// handling them once. A created record may be gone by the time it is read: then its destruction follows. An update or
-    /// destruction may come of a record whose creation was never passed.
+    /// handling them once. A created record may be gone by the time it is read: then its destruction follows. An update or a
+    /// destruction may be passed for a record whose creation was never passed.
     ///
     /// It may be cancelled at any await, when it takes longer than [`Settings::handler_timeout`](crate::Settings).
     ///
     /// # Errors
-    /// When the page can't be handled now. The account is tried again later; others continue meanwhile.
+    /// When the page can't be handled now. The account is tried again later; meanwhile others continue.
     async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError>;
 
     /// Drops everything derived from an account: all its records follow as created.

@@ -1,4 +1,4 @@
-//! What followers count.
+//! The metrics of followers.
 
 use std::sync::atomic::AtomicU64;
 
@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What followers count. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of followers. Clones share the counts; metrics that are not registered are not exported.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     lag: Family<FollowerLabel, Gauge<f64, AtomicU64>>,
@@ -31,8 +31,8 @@ struct ErrorLabel {
 }
 
 impl Metrics {
-    /// Makes the metrics visible in `registry` as `restante_follow_...{follower}`. Each follower has its labels as soon as it
-    /// is made.
+    /// Makes the metrics visible in `registry` as `restante_follow_...{follower}`. A follower's labels exist as soon as it is
+    /// created.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_follow");
         let help = "Age of the oldest commit that is not followed and saved, 0 when there is none";

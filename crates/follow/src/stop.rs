@@ -4,7 +4,7 @@ use std::{
     task::Poll,
 };
 
-/// Whether a follower is to stop: a future that may be polled again after it was ready.
+/// The request to stop a follower: a future that may be polled again after it was ready.
 pub(crate) struct Stop<F> {
     future: Pin<Box<F>>,
     is_requested: bool,
@@ -15,7 +15,7 @@ impl<F: Future<Output = ()>> Stop<F> {
         Self { future: Box::pin(future), is_requested: false }
     }
 
-    /// Whether the stop was requested until now.
+    /// Whether the stop was requested before now.
     pub(crate) async fn is_requested(&mut self) -> bool {
         poll_fn(|context| {
             if !self.is_requested {

@@ -203,7 +203,7 @@ async fn no_more_than_a_batch_comes_again_after_a_crash() {
             scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
         }
     }
-    // The pages have 7 changes, 1 and 6. The handler never returns from the fourth, which has 2.
+    // The pages have 7 changes, then 1, then 6. The handler never returns from the fourth, which has 2.
     let handler = Stalling { pages: 3, stalled: Arc::default(), release: Arc::default() };
     let stalled = handler.stalled.clone();
     let running = Running::start(
@@ -264,7 +264,7 @@ async fn stop_finishes_the_current_page_and_saves_it() {
     assert_eq!(saved.position, Position::default(), "the account is not at its end");
 }
 
-/// Fails for one account while that is set, and counts the attempts.
+/// Fails for one account as long as that is set, and counts the attempts.
 struct Picky {
     refused: Arc<Mutex<Option<AccountId>>>,
     attempts: Arc<Mutex<u32>>,
@@ -333,7 +333,7 @@ impl Handler for Slow {
     }
 }
 
-/// With steady commits there is always other work, which must not delay the attempts.
+/// With steady commits there is always other work, which must not delay the retries.
 #[tokio::test(start_paused = true)]
 async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let scene = Scene::new(0, 0.0, 4).await;
@@ -367,7 +367,7 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     scene.assert_mirrored().await;
 }
 
-/// While it handles a page of an account, it commits more there than the page has.
+/// While it handles a page of an account, it commits more to that account than the page has.
 struct Feeding {
     account: AccountId,
     is_on: Arc<Mutex<bool>>,
@@ -392,7 +392,8 @@ impl Handler for Feeding {
     }
 }
 
-/// Its end is never reached; once all others waited for that: other commits and accounts to be tried again.
+/// The follower never reaches the end of this account; once, everything else waited for that: other commits,
+/// and accounts to be tried again.
 #[tokio::test(start_paused = true)]
 async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
     let scene = Scene::new(0, 0.0, 4).await;
@@ -678,7 +679,7 @@ async fn a_commit_wakes_the_follower() {
     scene.assert_mirrored().await;
 }
 
-/// Once each commit of a busy server was a look at the feed, a page, and a save.
+/// In an earlier version each commit of a busy server cost a read of the feed, a page, and a save.
 #[tokio::test(start_paused = true)]
 async fn commits_within_the_time_of_gathering_are_handled_together() {
     let mut scene = Scene::new(0, 0.0, 100).await;
@@ -698,7 +699,7 @@ async fn commits_within_the_time_of_gathering_are_handled_together() {
     let sizes = std::mem::take(&mut *pages.lock());
     assert_eq!(sizes.iter().sum::<usize>(), 100);
     assert!(sizes.len() <= 12, "not one by one: {sizes:?}");
-    // What was announced while the follower worked is not left for the next look by itself.
+    // Commits that were announced while the follower worked don't cause another read without a new commit.
     for n in 0..3 {
         scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await;
         soon("it is followed", scene.caught_up()).await;
@@ -746,7 +747,7 @@ fn lag(metrics: &Metrics) -> f64 {
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// New commits move an account to the end of the feed, and the change that it waits with is as old as before.
+/// New commits move an account to the end of the feed, but the change that it waits with is as old as before.
 #[tokio::test(start_paused = true)]
 async fn the_lag_of_an_account_that_fails_is_counted_from_its_first_commit() {
     let scene = Scene::new(0, 0.0, 4).await;

@@ -1,4 +1,4 @@
-//! When the credentials of a request stop holding: streams and sockets that were opened with them end.
+//! When the credentials of a request become invalid: streams and sockets that were opened with them end.
 
 use std::{
     fmt,
@@ -13,18 +13,18 @@ use futures_util::{
 };
 use hyper::body::{Frame, SizeHint};
 
-/// Completes when the credentials of a request hold no more: the account was disabled, or its password or token changed. It is in the
-/// extensions of requests that a [`Guard`](crate::Guard) has let pass with it. Nothing is done for it before it is polled.
+/// Completes when the credentials of a request are no longer valid: the account was disabled, or its password or token changed. A
+/// [`Guard`](crate::Guard) adds it to the extensions of requests that it lets pass. It does no work before it is polled.
 #[derive(Clone)]
 pub struct AccessEnded(Shared<BoxFuture<'static, ()>>);
 
 impl AccessEnded {
-    /// Wraps what completes then.
+    /// Wraps a future that completes when the credentials become invalid.
     pub fn new(ended: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(ended.boxed().shared())
     }
 
-    /// Completes then.
+    /// Completes when the credentials become invalid.
     pub async fn wait(self) {
         self.0.await;
     }
@@ -36,13 +36,13 @@ impl fmt::Debug for AccessEnded {
     }
 }
 
-/// The answer was cut because the credentials of its request hold no more.
+/// The answer was cut because the credentials of its request are no longer valid.
 #[derive(Debug, thiserror::Error)]
 #[error("the credentials of the request hold no more")]
 struct Cut;
 
-/// A body that breaks off when the credentials of its request hold no more. Its first piece always passes, so that operators who
-/// disable their own account are answered.
+/// A body that ends with an error when the credentials of its request become invalid. Its first piece always passes, so that
+/// operators who disable their own account get an answer.
 pub(crate) struct WhileAllowed {
     body: Body,
     ended: AccessEnded,
@@ -68,7 +68,7 @@ impl HttpBody for WhileAllowed {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // A stream that always has more to send is cut, too.
+        // A stream that always has more to send must be cut, too.
         if self.has_begun
             && !self.body.is_end_stream()
             && let Poll::Ready(cut) = self.poll_ended(context)
@@ -124,7 +124,7 @@ mod tests {
     }
 
     trait ChainPending: stream::Stream + Sized {
-        /// This stream, and then nothing for ever.
+        /// This stream, followed by one that never yields.
         fn chain_pending(self) -> stream::Chain<Self, stream::Pending<Self::Item>> {
             futures_util::StreamExt::chain(self, stream::pending())
         }

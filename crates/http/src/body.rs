@@ -13,7 +13,7 @@ use crate::Refusal;
 /// Reads a whole body of at most `bytes_max` before the deadline. A longer `Content-Length` is refused before any byte is read.
 ///
 /// # Errors
-/// 413 for a longer body, 408 for a late one, and 400 for one that breaks off.
+/// 413 for a longer body, 408 for a late one, and 400 for one that ends early.
 pub async fn read(body: Body, bytes_max: usize, deadline: Instant) -> Result<Bytes, Refusal> {
     if is_longer(&body, bytes_max) {
         return Err(too_long(bytes_max));

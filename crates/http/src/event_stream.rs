@@ -14,7 +14,7 @@ use crate::reply;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-/// nginx forwards an answer at once when the answer asks for it, and otherwise when its buffer is full.
+/// nginx forwards an answer at once if this header of the answer says so, and otherwise when its buffer is full.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const NO: HeaderValue = HeaderValue::from_static("no");
 
@@ -27,8 +27,8 @@ pub fn response(events: impl Stream<Item = Bytes> + Send + 'static) -> Response 
     response
 }
 
-/// Writes an event. A reader that comes back sends the last `id` that it has seen, if there was one; neither it nor `event` may hold
-/// a line break. Data may have several lines.
+/// Writes an event. A reader that reconnects sends the last `id` that it has seen, if there was one; neither it nor `event` may
+/// contain a line break. Data may have several lines.
 pub fn write_event(event: &str, id: Option<&[u8]>, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(event.as_bytes());
@@ -42,8 +42,8 @@ pub fn write_event(event: &str, id: Option<&[u8]>, data: &[u8], out: &mut Vec<u8
     out.push(b'\n');
 }
 
-/// Writes a comment, which readers skip and which keeps proxies from closing a silent stream. Browsers remember the `id` that comes
-/// with it.
+/// Writes a comment, which readers skip and which keeps proxies from closing a silent stream. Browsers remember the `id` that is
+/// sent with it.
 pub fn write_comment(id: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b":\n");
     write_id(id, out);

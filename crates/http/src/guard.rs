@@ -1,4 +1,4 @@
-//! Who sends a request, and whether they may: what guards of accounts and of operators implement.
+//! Who sends a request, and whether they may: the trait that guards of accounts and of operators implement.
 
 use std::{borrow::Cow, fmt, net::SocketAddr, sync::Arc};
 
@@ -32,8 +32,8 @@ pub enum Caller {
 pub struct Admission {
     /// Who sends it.
     pub caller: Caller,
-    /// When the credentials hold no more; `None` when that is never. Event streams and other answers of several pieces are then cut,
-    /// and WebSockets closed.
+    /// Completes when the credentials become invalid; `None` if that never happens. Event streams and other answers of several
+    /// pieces are then cut, and WebSockets closed.
     pub ended: Option<AccessEnded>,
 }
 
@@ -46,8 +46,8 @@ impl From<Caller> for Admission {
 /// Decides who sends a request.
 #[async_trait]
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Returns the caller, if the request proves who that is and they may send it. What else handlers should know of the caller goes
-    /// into the extensions of `head`.
+    /// Returns the caller, if the request proves who that is and they may send it. Anything else that handlers should know of the
+    /// caller goes into the extensions of `head`.
     ///
     /// `client` is the address of the connection; `None` in tests without one. Implementations bound their own work: this is called
     /// before anything else limits the request.
@@ -64,7 +64,7 @@ pub struct Denied {
     pub refusal: Refusal,
     /// `WWW-Authenticate`, which a 401 must have (RFC 9110 section 15.5.2).
     pub challenge: Option<HeaderValue>,
-    /// Whether the log mentions it: somebody has tried credentials that are wrong.
+    /// Whether to log it: a client has tried wrong credentials.
     pub is_logged: bool,
     /// After how many seconds the client may try again.
     pub retry_after: Option<u64>,
@@ -77,7 +77,7 @@ impl Denied {
         Self { challenge: Some(challenge), is_logged: is_wrong, ..Self::refused(refusal) }
     }
 
-    /// 403: the caller is known, or can't become known, and may not do this.
+    /// 403: the caller is known, or can't be identified, and may not do this.
     pub fn forbidden(text: &'static str) -> Self {
         Self { is_logged: true, ..Self::refused(Refusal::forbidden(text)) }
     }
@@ -89,7 +89,7 @@ impl Denied {
         Self { is_logged: true, retry_after: Some(wait_seconds), ..Self::refused(refusal) }
     }
 
-    /// For another reason than the client's credentials.
+    /// For a reason other than the client's credentials.
     pub const fn refused(refusal: Refusal) -> Self {
         Self { refusal, challenge: None, is_logged: false, retry_after: None }
     }
@@ -136,7 +136,7 @@ impl fmt::Debug for Credentials<'_> {
 }
 
 impl<'h> Credentials<'h> {
-    /// Reads the header. `None` for a request without it, for another scheme, and for one that can't be decoded.
+    /// Parses the header. `None` for a request without it, for another scheme, and for one that can't be decoded.
     pub fn of(headers: &'h HeaderMap) -> Option<Self> {
         let value = headers.get(header::AUTHORIZATION)?.as_bytes();
         let end = value.iter().position(|byte| *byte == b' ')?;

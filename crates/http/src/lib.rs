@@ -1,8 +1,9 @@
-//! The HTTP front: what every listener that speaks HTTP shares, whatever its routes do.
+//! What all HTTP listeners share, whatever their routes do.
 //!
 //! [`serve`] runs a router on a listener of `restante-net`, over HTTP/1.1 and HTTP/2. [`Front::router`] makes that router from
-//! [`Route`]s: it counts requests, refuses pages of other sites, and asks a [`Guard`] where a route is not for everybody. Handlers
-//! find here how to read bodies within limits, answer within a [`MemoryBudget`], refuse, and serve WebSockets and event streams.
+//! [`Route`]s: it counts requests, refuses pages of other sites, and calls a [`Guard`] for a route that is not public. This crate
+//! also helps handlers to read bodies within limits, answer within a [`MemoryBudget`], refuse, and serve WebSockets and event
+//! streams.
 
 mod access;
 pub mod body;

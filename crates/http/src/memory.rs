@@ -15,7 +15,7 @@ use restante_net::SharedMemory;
 
 use crate::Refusal;
 
-/// The default for all unread answers together.
+/// The default limit of all unread answers together, in KiB.
 const KIB_MAX: usize = 256 << 10;
 
 /// The memory that unread answers of all connections share.
@@ -52,7 +52,7 @@ impl MemoryBudget {
     /// Reserves memory for an answer of up to `bytes`, waiting until the deadline. A longer answer than the whole budget gets all of it.
     ///
     /// # Errors
-    /// 503 when too little became free in time.
+    /// 503 if too little memory was released in time.
     pub async fn acquire(&self, bytes: usize, deadline: Instant) -> Result<MemoryPermit, Refusal> {
         let kib = kib_of(bytes).min(self.kib_max);
         let acquired = self.kib.clone().acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX));
@@ -62,7 +62,7 @@ impl MemoryBudget {
 }
 
 impl SharedMemory for MemoryBudget {
-    /// Whether a request waits: the semaphore then reserves all that is free for the one that has waited longest.
+    /// Whether a request waits: the semaphore then reserves all free permits for the one that has waited longest.
     fn has_waiters(&self) -> bool {
         self.kib.available_permits() == 0
     }
@@ -75,7 +75,7 @@ fn kib_of(bytes: usize) -> usize {
 const NO_MEMORY: Refusal = Refusal::unavailable("too many answers wait to be read: try again later");
 
 impl MemoryPermit {
-    /// Releases what the complete answer does not need, and ties the rest to its bytes.
+    /// Releases what the complete answer does not need, and attaches the rest to its bytes.
     pub fn hold(mut self, answer: Vec<u8>) -> Bytes {
         let surplus = self.kib.num_permits().saturating_sub(kib_of(answer.capacity()));
         drop(self.kib.split(surplus));

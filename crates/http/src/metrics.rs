@@ -1,4 +1,4 @@
-//! What is counted of requests.
+//! The metrics of requests.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ use tracing::{Instrument, debug_span, warn};
 
 use crate::reply::{LogReason, RefusalFormat, with_problem};
 
-/// Requests of one listener. Cloning shares the counts; [`HttpMetrics::of`] gives those of another listener.
+/// The requests of one listener. Cloning shares the counts; [`HttpMetrics::of`] returns those of another listener.
 #[derive(Clone, Debug)]
 pub struct HttpMetrics {
     listener: &'static str,
@@ -61,7 +61,7 @@ impl HttpMetrics {
         Self { listener, ..self.clone() }
     }
 
-    /// Makes the metrics of all listeners visible in `registry` as `restante_http_...`.
+    /// Registers the metrics of all listeners in `registry` as `restante_http_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_http");
         registry.register(
@@ -76,7 +76,7 @@ impl HttpMetrics {
         );
     }
 
-    /// The counts of one route, looked up once and not for every request.
+    /// The counts of one route, looked up once instead of for every request.
     pub(crate) fn route(&self, route: &'static str) -> RouteMetrics {
         let listener = self.listener;
         let counter =
@@ -104,7 +104,7 @@ impl RouteMetrics {
     }
 }
 
-/// What stands in front of a route: it counts, times and logs.
+/// Counts, times and logs the requests of a route.
 pub(crate) struct Observer {
     metrics: RouteMetrics,
     memory: Arc<dyn SharedMemory>,

@@ -1,12 +1,12 @@
-//! The guard of what only operators may see and do: it asks for the server's token or, without one, for a client on this machine. With
-//! a guard of log-ins it lets operators who log in pass, too, wherever they are.
+//! The guard of what only operators may see and do: it requires the server's token or, without one, a client on this machine.
+//! With a guard of log-ins it also lets operators who log in pass, wherever they are.
 //!
 //! A browser runs on this machine too, and any page that it shows can make it send requests here. So a request without a token must
 //! name this machine as its host, which a page whose own name was made to resolve to loopback (DNS rebinding) does not; and one
 //! that changes something must not come from a page of another site.
 //!
-//! A proxy on this machine connects from this machine for all its clients. So a request that carries a proxy's headers is refused
-//! without a token; many proxies send none, so behind a proxy there must be a token.
+//! A proxy on this machine connects from this machine for all its clients. So a request with a proxy's headers is refused without
+//! a token; many proxies add none, so a server behind a proxy needs a token.
 
 use std::{fmt, hint::black_box, net::SocketAddr, sync::Arc};
 
@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 
 use crate::guard::{Admission, Caller, Credentials, Denied, Guard};
 
-/// A shorter token could be guessed by asking.
+/// A shorter token could be guessed by trying.
 pub const TOKEN_CHARS_MIN: usize = 16;
-/// A longer one is a file that was named by mistake.
+/// A longer one is probably the wrong file.
 pub const TOKEN_CHARS_MAX: usize = 512;
 
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"restante\"");
@@ -74,9 +74,9 @@ fn digest(text: &[u8]) -> [u8; 32] {
     Sha256::digest(text).into()
 }
 
-/// Whom a listener takes for operators: who shows the token, if there is one, and else every client of a listener on loopback, within
-/// the limits that the module describes; and those whom a guard of log-ins lets pass. Without a token a listener that others reach takes
-/// every client for an operator.
+/// Decides who is an operator: a client that sends the token, if there is one, and otherwise every client of a listener on
+/// loopback, within the limits in the module's documentation; and those that a guard of log-ins lets pass. Without a token, on a
+/// listener that is not on loopback, every client is an operator.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorGuard {
     token: Option<Token>,
@@ -90,7 +90,7 @@ impl OperatorGuard {
         Self { token, is_loopback: listener.ip().is_loopback(), logins: None }
     }
 
-    /// The same guard, which also lets those pass whom another one takes for operators by their credentials.
+    /// The same guard, which also lets those pass whom another guard identifies as operators by their credentials.
     #[must_use]
     pub fn with_logins(self, logins: Arc<dyn Guard>) -> Self {
         Self { logins: Some(logins), ..self }
@@ -101,12 +101,12 @@ impl OperatorGuard {
         self.token.is_some()
     }
 
-    /// Whether only operators pass.
+    /// Whether the guard keeps out everybody but operators.
     pub fn is_safe(&self) -> bool {
         self.has_token() || self.is_loopback
     }
 
-    /// Whether nothing but the listener's address keeps others out.
+    /// Whether only the listener's address keeps others out.
     pub fn trusts_loopback(&self) -> bool {
         !self.has_token() && self.is_loopback
     }
@@ -197,8 +197,8 @@ fn is_loopback(host: &str) -> bool {
         || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// Headers that proxies add, beside those that begin with [`FORWARDED_PREFIX`] (RFC 7239, RFC 9110 section 7.6.3, and their
-/// predecessors).
+/// Headers that proxies add, in addition to those that begin with [`FORWARDED_PREFIX`] (RFC 7239, RFC 9110 section 7.6.3, and
+/// their predecessors).
 const PROXY_HEADERS: [HeaderName; 3] = [header::FORWARDED, header::VIA, HeaderName::from_static("x-real-ip")];
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
@@ -215,7 +215,7 @@ pub(crate) fn comes_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let page = origin.split_once("://").map(|(_, authority)| authority);
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| uri.authority().map(Authority::as_str)); // HTTP/2 has `:authority` in its place
+    let host = host.or_else(|| uri.authority().map(Authority::as_str)); // HTTP/2 has `:authority` instead
     page.zip(host).is_some_and(|(page, host)| page.eq_ignore_ascii_case(host))
 }
 
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(check(&guard, Method::GET, &[("host", "localhost")]), Err(Reason::NoToken));
     }
 
-    /// Lets one password pass, and one token.
+    /// Accepts one password and one token.
     #[derive(Debug)]
     struct Logins;
 

@@ -1,4 +1,4 @@
-//! Which hosts a request may name, and whose pages may do something.
+//! Which hosts a request may name, and which pages may use a listener.
 
 use std::{fmt, str::FromStr};
 
@@ -21,7 +21,7 @@ impl FromStr for PageOrigin {
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
         let is_bare = uri.authority().is_some_and(|authority| {
-            // A path, a user, or a slash at the end never comes from a browser.
+            // Browsers never send a path, a user, or a trailing slash.
             text.ends_with(authority.as_str()) && !authority.as_str().contains('@')
         });
         if is_web && is_bare { Ok(Self(text.to_ascii_lowercase())) } else { Err(wrong()) }

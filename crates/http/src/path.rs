@@ -42,10 +42,10 @@ pub fn decode_form<'t>(text: &'t str, name: &str) -> Result<Cow<'t, str>, Refusa
     Ok(Cow::Owned(decoded.into_owned()))
 }
 
-/// Sets a value that may be given once.
+/// Sets a value that may be given only once.
 ///
 /// # Errors
-/// What is wrong when there is one already.
+/// The problem, if it was already set.
 pub fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
     if field.is_some() {
         return Err("is given twice");

@@ -1,4 +1,4 @@
-//! Permits for work: without one left, a request is refused at once.
+//! Permits for work: if none is left, a request is refused at once.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ impl Permits {
         Self(Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS))))
     }
 
-    /// Takes a permit, held until it is dropped.
+    /// Acquires a permit, held until it is dropped.
     ///
     /// # Errors
-    /// 503 when all are taken.
+    /// 503 if all are in use.
     pub fn acquire(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.0.clone().try_acquire_owned().map_err(|_| Refusal::busy())
     }

@@ -1,6 +1,6 @@
 //! Errors of JSON parsing in terms of JSON: serde names Rust types.
 
-/// What serde calls a type, and what answers call it.
+/// The names of types in serde's errors, and in our answers.
 const TYPES: [(&str, &str); 11] = [
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),

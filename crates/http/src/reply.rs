@@ -12,9 +12,9 @@ use strsim::normalized_damerau_levenshtein;
 
 use crate::plain::describe_json_error;
 
-/// A refusal's text is cut here, because it may repeat a piece of the request.
+/// A refusal's text is truncated to this, because it may repeat a part of the request.
 const TEXT_CHARS_MAX: usize = 300;
-/// A name that a client has sent is cut here.
+/// A name that a client has sent is truncated to this.
 const NAME_CHARS_MAX: usize = 60;
 /// Names that are less similar than this (0 to 1) are not suggested.
 const SIMILARITY_MIN: f64 = 0.7;
@@ -25,7 +25,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// In the extensions of a response: why the log mentions it. A limit was reached, or a client was kept out.
+/// In the extensions of a response: why it is logged. A limit was reached, or a client was kept out.
 #[derive(Clone, Debug)]
 pub struct LogReason(pub Cow<'static, str>);
 
@@ -41,7 +41,7 @@ impl LogReason {
 /// How a listener writes refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusalFormat {
-    /// Plain text, as nwaku's REST interface has it.
+    /// Plain text, as in nwaku's REST interface.
     #[default]
     Text,
     /// `application/problem+json`, RFC 9457.
@@ -53,7 +53,7 @@ pub enum RefusalFormat {
 pub struct Refusal {
     /// The status of the answer.
     pub status: StatusCode,
-    /// What is wrong, and what to do.
+    /// What is wrong, and how to fix it.
     pub text: Cow<'static, str>,
 }
 
@@ -78,7 +78,7 @@ impl Refusal {
         Self::invalid(describe_json_error(&error.to_string()))
     }
 
-    /// 400: an unknown parameter. The most similar known one is named, or all.
+    /// 400: an unknown parameter. The text names the most similar known one, or all.
     pub fn unknown(name: &str, known: &[&str]) -> Self {
         let mut nearest = (SIMILARITY_MIN, None);
         for known in known {
@@ -114,7 +114,7 @@ impl Refusal {
         Self { status: StatusCode::NOT_FOUND, text: Cow::Borrowed(text) }
     }
 
-    /// 503: enough is being worked on already.
+    /// 503: the server is already working on enough requests.
     pub const fn busy() -> Self {
         Self::unavailable("too many requests are being worked on: try again later")
     }
@@ -124,7 +124,7 @@ impl Refusal {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, text: Cow::Borrowed(text) }
     }
 
-    /// 500. The cause belongs into the log.
+    /// 500. The cause belongs in the log.
     pub const fn internal() -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, text: Cow::Borrowed("internal error") }
     }
@@ -137,7 +137,7 @@ impl Refusal {
     }
 }
 
-/// Replaces the text of a refusal by problem details; other responses stay as they are.
+/// Replaces the text of a refusal with problem details; other responses are unchanged.
 pub(crate) fn with_problem(mut response: Response) -> Response {
     let Some(refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
     *response.body_mut() = Body::from(refusal.problem());
@@ -156,7 +156,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// At most `chars_max` characters of a text, and dots for the rest.
+/// At most `chars_max` characters of a text, with dots instead of the rest.
 pub fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
@@ -187,7 +187,7 @@ pub fn json_with(status: StatusCode, json: impl Into<Body>) -> Response {
     with_status(status, self::json(json))
 }
 
-/// 200 with content of a type.
+/// 200 with this content type.
 pub fn with_type(content_type: HeaderValue, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);

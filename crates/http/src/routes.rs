@@ -1,4 +1,4 @@
-//! Routes, and the router of a listener: what stands in front of each route's handlers.
+//! Routes, and the router of a listener: the layers in front of each route's handlers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -43,7 +43,7 @@ pub struct Route<S = ()> {
     pub is_stream: bool,
     /// Whether links of other sites may lead here, because the page shows nothing without further requests.
     pub is_linked: bool,
-    /// What answers this method.
+    /// The handler of this method.
     pub handler: MethodRouter<S>,
 }
 
@@ -74,13 +74,13 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         Self { method, path, what, audience, is_stream: false, is_linked: false, handler }
     }
 
-    /// The same route with what its handler works with.
+    /// The same route with the state for its handler.
     pub fn with_state(self, state: S) -> Route {
         let Self { method, path, what, audience, is_stream, is_linked, handler } = self;
         Route { method, path, what, audience, is_stream, is_linked, handler: handler.with_state(state) }
     }
 
-    /// The same route for others.
+    /// The same route for another audience.
     #[must_use]
     pub fn with_audience(self, audience: Audience) -> Self {
         Self { audience, ..self }
@@ -109,13 +109,13 @@ pub fn describe(routes: &[Route]) -> String {
 /// What the routes of one listener share.
 #[derive(Clone, Debug)]
 pub struct Front {
-    /// What is counted of requests.
+    /// The metrics of requests.
     pub metrics: HttpMetrics,
-    /// Where answers get their memory: clients that read slowly are cut off sooner while requests wait for it.
+    /// The memory of answers: clients that read slowly are disconnected sooner while requests wait for it.
     pub memory: Arc<dyn SharedMemory>,
     /// Who is an operator.
     pub operators: Arc<OperatorGuard>,
-    /// Who is an account; without a guard routes of accounts are not there.
+    /// Who is an account; without this guard the routes of accounts do not exist.
     pub accounts: Option<Arc<dyn Guard>>,
     /// Which web pages may use the listener.
     pub sites: Sites,
@@ -140,7 +140,7 @@ impl Front {
         router.fallback_service(self.observed("other", self.checked(None, unknown)).with_state(()))
     }
 
-    /// The methods of one path with everything in front of them. The first route of a path decides for all of them who may use it.
+    /// The methods of one path with all layers in front of them. The first route of a path decides who may use all of them.
     fn methods(&self, path: &'static str, routes: Vec<Route>) -> Option<MethodRouter> {
         let first = routes.first()?.clone();
         let mut methods = MethodRouter::new();
@@ -177,7 +177,7 @@ async fn wrong_method() -> Refusal {
     )
 }
 
-/// Paths of operators exist only where the settings say so; on such a listener a wrong path below them is as unknown.
+/// Paths of operators exist only where the settings enable them; on such a listener a wrong path below them is as unknown as any other.
 async fn unknown_path(uri: Uri) -> Refusal {
     let text = match uri.path().starts_with("/admin/") {
         true => {

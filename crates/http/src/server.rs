@@ -1,7 +1,7 @@
 //! Serves a router over HTTP/1.1 and HTTP/2, with bounds on heads, open requests and slow clients.
 //!
-//! A connection whose first bytes are HTTP/2's preface speaks HTTP/2, others HTTP/1.1: over TLS a client has agreed by ALPN before,
-//! and without TLS it knows beforehand (RFC 9113 section 3.3).
+//! A connection whose first bytes are HTTP/2's preface uses HTTP/2, others HTTP/1.1: over TLS, ALPN has negotiated it, and
+//! without TLS the client knows beforehand (RFC 9113 section 3.3).
 
 mod answer;
 mod first_bytes;
@@ -44,16 +44,16 @@ pub type ClientStream = FirstBytes<Stream>;
 
 /// The longest head of a request: long lists of content topics may be in the query.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Requests at once on a connection of HTTP/2.
+/// The most requests at a time on an HTTP/2 connection.
 const STREAMS_MAX: u32 = 100;
-/// Streams that a client has reset and that were not yet accepted, and streams that were reset for the client's errors. More of
-/// them close the connection: rapid reset, CVE-2023-44487, and its relatives. These are hyper's defaults.
+/// Streams that a client has reset before they were accepted, and streams that were reset for the client's errors. More of them
+/// close the connection: rapid reset, CVE-2023-44487, and related attacks. These are hyper's defaults.
 const PENDING_RESETS_MAX: usize = 20;
 const LOCAL_RESETS_MAX: usize = 1024;
-/// Bytes of bodies that are on their way to handlers: of one stream, and of a connection.
+/// The most bytes of bodies that are in flight to handlers: of one stream, and of a connection.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 512 << 10;
-/// How often a silent connection of HTTP/2 is pinged, and how long the answer may take.
+/// How often a silent HTTP/2 connection is pinged, and how long the answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -64,10 +64,10 @@ pub struct ServerLimits {
     pub header_timeout: Duration,
     /// How long a client may take to read each 64 KiB of an answer.
     pub stall_timeout: Duration,
-    /// Requests at once, on all connections. Further ones are answered 503.
+    /// The most requests at a time, on all connections. Further ones get 503.
     pub requests_max: usize,
-    /// Requests at once of one address, where an IPv6 network of 64 bits counts as one and loopback is not limited. Further ones are
-    /// answered 503.
+    /// The most requests of one address at a time. An IPv6 /64 counts as one address; loopback is not limited. Further ones get
+    /// 503.
     pub requests_per_address_max: usize,
 }
 
@@ -182,7 +182,7 @@ async fn serve_http2(stream: ClientStream, requests: Requests, mut stopping: Sto
 const NO_HOST: Refusal = Refusal::bad_request("a request has one Host header (RFC 9112 section 3.2)");
 const NO_SOCKET: Refusal = Refusal::bad_request("this path serves no WebSocket");
 
-/// What all requests of a connection share.
+/// The state that all requests of a connection share.
 struct Requests {
     router: Router,
     client: Client,
@@ -218,7 +218,7 @@ impl Requests {
                 let response = if is_no_socket { NO_SOCKET.into_response() } else { response };
                 return response.map(|body| Answer::new(body, in_flight, Some(permit), progress));
             };
-            // The socket counts as an open request for as long as it lasts: nothing else bounds sockets over HTTP/2.
+            // The socket counts as an open request until it ends: nothing else bounds sockets over HTTP/2.
             let tracked = Tracked::new(progress.unwrap_or_default());
             tokio::spawn(async move {
                 let _held = (activity.begin(), permit);
@@ -232,7 +232,7 @@ impl Requests {
     }
 }
 
-/// RFC 9112 section 3.2: a request of HTTP/1.1 has one valid `Host`, which may be empty. One of HTTP/1.0 may lack it.
+/// RFC 9112 section 3.2: an HTTP/1.1 request has one valid `Host`, which may be empty. One of HTTP/1.0 may have none.
 fn check_host<B>(request: &Request<B>) -> Result<(), Refusal> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let is_valid = match (hosts.next(), hosts.next()) {

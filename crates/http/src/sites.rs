@@ -1,10 +1,10 @@
 //! Which web pages may use a listener through a browser.
 //!
-//! A browser sends requests for every page that it shows, from its user's place in the network. So a page of another site could
-//! publish to a server on loopback, or empty its caches, without reading a single answer. Headers that pages can't set identify
-//! such requests: `Sec-Fetch-Site`, or `Origin` from browsers without it, names the page's site; `Host` is the name that the page
-//! asked for, which shows a name that was made to resolve to loopback (DNS rebinding). Other clients send neither of the first two,
-//! and are not affected.
+//! A browser sends requests for every page that it shows, from its user's location in the network. So a page of another site
+//! could publish to a server on loopback, or empty its caches, without reading a single answer. Headers that pages can't set
+//! identify such requests: `Sec-Fetch-Site`, or `Origin` from browsers without it, names the page's site; `Host` is the name that
+//! the page used, which exposes a name that was made to resolve to loopback (DNS rebinding). Other clients send neither of the
+//! first two, and are not affected.
 
 use std::sync::Arc;
 
@@ -21,22 +21,23 @@ use crate::{
     routes::Audience,
 };
 
-/// Which pages may use a listener, beside its own.
+/// Which pages may use a listener, in addition to its own.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
-    /// The hosts that requests may name on loopback without a token, beside loopback's own: names or addresses without a port, or `*`.
+    /// The hosts that requests may name on loopback without a token, in addition to loopback's own: names or addresses without a
+    /// port, or `*`.
     pub hosts: Vec<String>,
     /// Origins as `https://chat.example`, or `*`.
     pub origins: Vec<String>,
     /// Further origins whose pages may read live streams.
     pub stream_origins: Vec<String>,
-    /// Whether this is the public listener, whose refusals name a setting of its own.
+    /// Whether this is the public listener, whose refusals refer to its own setting.
     pub is_public: bool,
 }
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static("authorization, content-type, last-event-id");
-/// Seconds for which a browser may remember the answer to a preflight.
+/// For how many seconds a browser may cache the answer to a preflight.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
 const OTHER_HOST: Refusal = Refusal::forbidden(
@@ -49,21 +50,21 @@ const OTHER_SITE: Refusal = Refusal::forbidden(
 const OTHER_SITE_IN_PUBLIC: Refusal =
     Refusal::forbidden("pages of other sites may not use this server: public.origins names those that may");
 
-/// What the requests of one route must fulfil.
+/// The requirements for the requests of one route.
 #[derive(Debug)]
 pub(crate) struct SitePolicy {
-    /// The hosts that a request may name beside loopback; `None` is any.
+    /// The hosts that a request may name in addition to loopback; `None` is any.
     hosts: Option<Vec<String>>,
-    /// The origins whose pages may use the route, beside the server's own.
+    /// The origins whose pages may use the route, in addition to the server's own.
     origins: Vec<String>,
     /// Whether links of other sites may lead here.
     is_linked: bool,
-    /// What pages that may not use the route are answered.
+    /// The answer to pages that may not use the route.
     other_site: Refusal,
 }
 
 impl SitePolicy {
-    /// The policy of a route; of unknown paths without one.
+    /// The policy of a route; without one, that of unknown paths.
     pub(crate) fn new(sites: &Sites, operators: &OperatorGuard, route: Option<&Route>) -> Self {
         let is_any_host = !operators.trusts_loopback() || sites.hosts.iter().any(|host| host == "*");
         let mut origins = sites.origins.clone();
@@ -71,7 +72,7 @@ impl SitePolicy {
             origins.extend(sites.stream_origins.iter().cloned());
         }
         if route.is_some_and(|route| route.audience == Audience::Operators) && !operators.has_token() {
-            origins.clear(); // without a token nothing tells such a page from an operator
+            origins.clear(); // without a token such a page can't be distinguished from an operator
         }
         let is_linked = route.is_some_and(|route| route.is_linked);
         let other_site = if sites.is_public { OTHER_SITE_IN_PUBLIC } else { OTHER_SITE };
@@ -106,8 +107,8 @@ impl SitePolicy {
     }
 }
 
-/// Whether a request comes from a page of this server, or from no page. A proxy may have changed `Host`, so `Sec-Fetch-Site` counts
-/// where a browser sends it; `none` is an address that the user has typed.
+/// Whether a request comes from a page of this server, or from no page. A proxy may have changed `Host`, so `Sec-Fetch-Site` is
+/// used if a browser sends it; `none` means that the user has typed the address.
 fn is_of_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     match headers.get("sec-fetch-site") {
         Some(site) => site == "same-origin" || site == "none",

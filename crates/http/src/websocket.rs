@@ -1,5 +1,6 @@
-//! WebSockets (RFC 6455) over HTTP/1.1, and over HTTP/2 (RFC 8441): the handshake, and a socket with limits and a heartbeat. Payloads go both ways, as texts and
-//! as binary messages. No extension is negotiated: compression would let a small frame become any amount of memory.
+//! WebSockets (RFC 6455) over HTTP/1.1, and over HTTP/2 (RFC 8441): the handshake, and a socket with limits and a heartbeat.
+//! Payloads are sent in both directions, as text and as binary messages. No extension is negotiated: compression would let a
+//! small frame become any amount of memory.
 
 mod stream;
 
@@ -48,11 +49,11 @@ const KEY_CHARS: usize = 24;
 const VERSION: HeaderValue = HeaderValue::from_static("13");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
-/// Pings that a client may leave unanswered.
+/// How many pings a client may leave unanswered.
 const PINGS_MAX: u32 = 2;
 /// How long a client may take to read and answer the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a socket holds to read into. Many sockets are idle most of the time.
+/// The read buffer of a socket. It is small because many sockets are idle most of the time.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 /// Messages are collected up to this size before they are written.
 const WRITE_BUFFER_BYTES: usize = 32 << 10;
@@ -60,11 +61,11 @@ const WRITE_BUFFER_BYTES: usize = 32 << 10;
 /// rest of the buffer with each write.
 const FRAGMENT_BYTES: usize = 64 << 10;
 
-/// What serves a socket after its handshake. It gets the bytes that were read after the request, and returns the stream to be closed.
+/// Serves a socket after its handshake. It gets the bytes that were read after the request, and returns the stream, which is then closed.
 pub(crate) type Serve = Box<dyn FnOnce(SocketStream, BytesMut) -> BoxFuture<'static, SocketStream> + Send>;
 
-/// In the extensions of each HTTP/1.1 request, and of a request of HTTP/2 for a WebSocket: where the handler leaves what serves the socket
-/// afterwards.
+/// In the extensions of each HTTP/1.1 request, and of an HTTP/2 request for a WebSocket: the handler puts the function into it
+/// that serves the socket afterwards.
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Serve>>>);
 
@@ -74,15 +75,15 @@ impl UpgradeSlot {
     }
 }
 
-/// A request of HTTP/2 for a WebSocket, which becomes one when its handler wants that.
+/// An HTTP/2 request for a WebSocket, which becomes one if its handler accepts it.
 pub(crate) struct Http2Upgrade {
     slot: UpgradeSlot,
     upgraded: OnUpgrade,
 }
 
 impl Http2Upgrade {
-    /// Looks at an extended CONNECT (RFC 8441 section 4); `None` for any other request. The request becomes the GET that it is over
-    /// HTTP/1.1, so that routes and checks need not know of this.
+    /// Detects an extended CONNECT (RFC 8441 section 4); `None` for any other request. The request becomes the GET that it would
+    /// be over HTTP/1.1, so that routes and checks need no special case.
     ///
     /// # Errors
     /// 501 for another protocol than WebSockets.
@@ -101,7 +102,7 @@ impl Http2Upgrade {
         Ok(Some(Self { slot, upgraded }))
     }
 
-    /// The socket, if the handler has answered the handshake.
+    /// The socket, if the handler has accepted the handshake.
     pub(crate) fn accepted(self) -> Option<Http2Socket> {
         let serve = self.slot.take()?;
         Some(Http2Socket { serve, upgraded: self.upgraded })
@@ -117,11 +118,11 @@ pub(crate) struct Http2Socket {
 impl Http2Socket {
     /// Serves the socket until it ends, or its connection.
     pub(crate) async fn run(self, tracked: Tracked) {
-        // Fails when the client has gone away before it got the answer.
+        // Fails if the client has disconnected before it got the answer.
         let Ok(upgraded) = self.upgraded.await else { return };
         let stream = SocketStream::Http2(Http2Stream::new(upgraded, tracked));
         let mut stream = (self.serve)(stream, BytesMut::new()).await;
-        let _ = stream.shutdown().await; // fails when the connection is gone
+        let _ = stream.shutdown().await; // fails if the connection is closed
     }
 }
 
@@ -152,7 +153,7 @@ impl Upgrade {
     pub fn read(request: &Request<Body>) -> Result<Option<Self>, Refusal> {
         let (headers, slot) = (request.headers(), request.extensions().get::<UpgradeSlot>());
         let is_http2 = request.version() == Version::HTTP_2;
-        // RFC 9110 section 7.8: an HTTP/1.0 request can't ask for an upgrade; one of HTTP/2 has a slot when it does.
+        // RFC 9110 section 7.8: an HTTP/1.0 request can't request an upgrade; one of HTTP/2 has a slot if it does.
         let is_asked = match request.version() {
             Version::HTTP_2 => slot.is_some(),
             Version::HTTP_11 => {
@@ -169,7 +170,7 @@ impl Upgrade {
         if headers.get(header::SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
             return Err(Refusal::field("Sec-WebSocket-Version", "expected 13"));
         }
-        // RFC 8441 section 5: the key and its answer are not used.
+        // RFC 8441 section 5: the key and the answer to it are not used.
         if is_http2 {
             return Ok(Some(Self { accept: None, slot, access_ended }));
         }
@@ -181,8 +182,8 @@ impl Upgrade {
         Ok(Some(Self { accept: Some(accept), slot, access_ended }))
     }
 
-    /// Answers 101, over HTTP/2 200, and has `serve` use the socket. The connection or the stream is closed when that is done, or, with
-    /// code 1008, when the credentials of the request hold no more.
+    /// Answers 101, over HTTP/2 200, and runs `serve` with the socket. The connection or the stream is closed when that is done,
+    /// or, with code 1008, when the credentials of the request become invalid.
     pub fn answer<F>(self, limits: SocketLimits, serve: F) -> Response
     where
         F: for<'s> FnOnce(&'s mut WebSocket<SocketStream>) -> BoxFuture<'s, ()> + Send + 'static,
@@ -221,7 +222,7 @@ impl Upgrade {
 
 const NO_UPGRADE: Refusal = Refusal::unavailable("this connection can't become a WebSocket");
 
-/// Whether a header is a list with a word in it.
+/// Whether a header is a list that contains a word.
 fn has_word(headers: &HeaderMap, name: &str, word: &str) -> bool {
     let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))
@@ -246,13 +247,13 @@ pub struct Closed;
 pub struct WebSocket<S> {
     frames: WebSocketStream<S>,
     limits: SocketLimits,
-    /// Pings since the last frame of the client.
+    /// How many pings were sent since the last frame of the client.
     unanswered: u32,
     next_ping: Instant,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// A socket on a connection after its handshake; `read` was received after it.
+    /// A socket on a connection after its handshake; `read` are bytes that were already received after it.
     pub async fn new(stream: S, read: BytesMut, limits: SocketLimits) -> Self {
         let max = Some(limits.message_bytes_max);
         let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);
@@ -262,8 +263,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Self { frames, limits, unanswered: 0, next_ping: Instant::now() + limits.ping_interval }
     }
 
-    /// The client's next message; pings it meanwhile, and answers its pings and its close. No message is lost when the wait is
-    /// cancelled.
+    /// The client's next message. While waiting, this pings the client, and answers its pings and its close. Cancel-safe: no
+    /// message is lost.
     ///
     /// # Errors
     /// When the socket is closed: by the client, because it breaks the protocol or a limit, or because it answers no pings.
@@ -285,8 +286,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Sends messages, and returns when the connection has taken them. A client that reads slowly has had no time to answer pings, so
-    /// the next ping comes a whole interval later. When this is cancelled, a message may be cut off: the socket can only be closed then.
+    /// Sends messages, and returns when the connection has accepted them. A client that reads slowly had no time to answer pings,
+    /// so the next ping is sent a whole interval later. If this is cancelled, a message may be truncated: then the socket can
+    /// only be closed.
     ///
     /// # Errors
     /// When the socket is closed.

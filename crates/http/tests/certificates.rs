@@ -1,4 +1,4 @@
-//! A certificate that changes under a thousand connections of HTTP/2, WebSockets and event streams.
+//! A certificate is replaced while a thousand connections of HTTP/2, WebSockets and event streams are open.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -144,7 +144,7 @@ fn certificate(stream: &TlsStream<TcpStream>) -> Vec<u8> {
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// A client on a connection that stays open.
+/// A client with a connection that stays open.
 enum Client {
     Http2(SendRequest<Body>),
     WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>),

@@ -1,5 +1,5 @@
-//! Ten thousand connections that do nothing, and a thousand that send slowly: memory and connections stay within bounds, and others
-//! are served meanwhile. A process of its own, so that its memory is that of this test.
+//! Ten thousand connections that do nothing, and a thousand that send slowly: memory and connections stay within bounds, and
+//! other clients are served meanwhile. This is its own process, so that only this test uses its memory.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,10 +24,10 @@ use tokio::{
 const IDLE: usize = 10_000;
 const SLOW: usize = 1_000;
 const CONNECTIONS_MAX: usize = 4_000;
-/// Files beside connections: those of the runtime and of the test.
+/// Open files that are not connections: those of the runtime and of the test.
 const OTHER_FILES: usize = 100;
-/// What the process may take for each connection that is open on the server, with what its clients take: a connection has buffers of
-/// a few KiB, a slow head up to 64 KiB.
+/// The most memory of the process for each open connection of the server, including that of its client: a connection has buffers
+/// of a few KiB, a slow head up to 64 KiB.
 const IDLE_BYTES_MAX: usize = 32 << 10;
 const SLOW_BYTES_MAX: usize = 128 << 10;
 /// What a slow client sends before it stops, and what a body announces.
@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// Loopback has about 28,000 ports for each address of a client.
 const CONNECTIONS_PER_ADDRESS: usize = 5_000;
 
-/// How many of all connections this system lets one process have, on both of their ends.
+/// How many of all connections one process may have on this system, counting both of their ends.
 fn scaled(count: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -93,7 +93,7 @@ async fn start() -> Server {
     };
     let router = front
         .router(vec![Route::get("/", "a test", async || "hello"), Route::post("/body", "a test", read_body)]);
-    // No timeout helps: the limits alone bound what clients can take.
+    // Timeouts are disabled: only the limits bound what clients can use.
     let limits = ServerLimits {
         header_timeout: LONG,
         stall_timeout: LONG,
@@ -154,7 +154,7 @@ async fn idle(server: &Server) -> Vec<TcpStream> {
     for number in 0..scaled(IDLE) {
         let mut stream = server.connect(number).await;
         let begun = [b"".as_slice(), b"G", PREFACE][number % 3];
-        let _ = stream.write_all(begun).await; // it may be closed for a later one already
+        let _ = stream.write_all(begun).await; // it may already be closed in favour of a later one
         idle.push(stream);
         if number % 500 == 0 {
             server.ask_politely().await;
@@ -164,7 +164,7 @@ async fn idle(server: &Server) -> Vec<TcpStream> {
     idle
 }
 
-/// Connections whose heads and bodies begin, and don't go on.
+/// Connections whose heads and bodies begin, and never continue.
 async fn slow(server: &Server, count: usize) -> Vec<TcpStream> {
     let part = "x".repeat(SENT_BYTES);
     let head = format!("GET / HTTP/1.1\r\nhost: localhost\r\nx: {part}");

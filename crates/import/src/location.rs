@@ -43,8 +43,7 @@ pub enum Location {
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 impl Location {
-    /// Detects what is at a path or URL; `None` for an ordinary file. nwaku's prefix `sqlite://` before a path is
-    /// accepted.
+    /// Detects what is at a path or URL; `None` for an ordinary file. nwaku's prefix `sqlite://` before a path is accepted.
     ///
     /// # Errors
     /// When it does not exist, can't be read, or is a folder of something else.

@@ -6,16 +6,16 @@ use crate::{
     convert::{Converted, Refusal},
 };
 
-/// Messages of a batch: enough to make the sync of each batch cheap per message.
+/// The most messages of a batch: enough to make the sync of each batch cheap per message.
 const BATCH_MESSAGES_MAX: usize = 4_000;
 /// A batch ends with the message that brings its bodies to this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
-/// A batch ends after so many rows, also refused ones, so that progress is visible.
+/// A batch ends after this many rows, including refused ones, so that progress is visible.
 const BATCH_ROWS_MAX: u64 = 20_000;
 /// Batches that are read ahead.
 const BATCHES_AHEAD: usize = 2;
 
-/// An open archive of another server. A thread or task of its own reads ahead and ends when this is dropped.
+/// An open archive of another server. Its own thread or task reads ahead and ends when this is dropped.
 #[derive(Debug)]
 pub struct Source {
     /// The server that wrote it.

@@ -1,4 +1,4 @@
-//! nwaku's, go-waku's and the Status mailserver's tables in PostgreSQL, each test in a schema of its own.
+//! nwaku's, go-waku's and the Status mailserver's tables in PostgreSQL, each test in its own schema.
 //!
 //! They need `RESTANTE_POSTGRES_URL`. Without it they are reported as ignored, or as failed when `RESTANTE_TEST_REQUIRE`
 //! includes postgres.
@@ -106,7 +106,7 @@ impl Database {
 
     async fn end(self) {
         let drop = format!("DROP SCHEMA {} CASCADE", self.schema);
-        // A source that has just been dropped may be in the middle of a query: of two that wait for each other the server ends one.
+        // A source that has just been dropped may be in the middle of a query: if two wait for each other, the server cancels one.
         while let Err(error) = self.client.batch_execute(&drop).await {
             assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
         }
@@ -115,7 +115,7 @@ impl Database {
     async fn put_nwaku(&self, sample: &Sample) {
         let Sample { payload, meta, version, timestamp, .. } = sample;
         let hex = |bytes: &[u8]| hex::encode(bytes);
-        let meta = meta.as_deref().map(hex).unwrap_or_default(); // nwaku writes an empty text
+        let meta = meta.as_deref().map(hex).unwrap_or_default(); // nwaku writes an empty string
         self.client
             .execute(
                 "INSERT INTO messages VALUES ($1, $2, $3, $4, $5, $6, $7)",

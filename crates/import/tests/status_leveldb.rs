@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const FIRST: u32 = 1_554_076_800;
 const TOPICS: [[u8; 4]; 3] = [[0x5c, 0x6c, 0x9b, 0x56], [0xf8, 0x94, 0x6a, 0xac], [0, 0, 0, 1]];
 
-/// A mailserver's folder with so many envelopes: the older half has keys without topic.
+/// A mailserver's folder with this many envelopes: the older half has keys without topic.
 fn mailserver(count: u32) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut db = open_db(folder.path());

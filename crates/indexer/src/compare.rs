@@ -12,17 +12,17 @@ use restante_search::{Filter, Query, Search};
 /// Where an index and the emails of an account differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Emails that the index should have and has not.
+    /// Emails that should be in the index and are not.
     pub missing: Vec<RecordId>,
-    /// Emails that the index has and that don't exist.
+    /// Emails that are in the index and don't exist.
     pub surplus: Vec<RecordId>,
 }
 
-/// Compares an index with the emails of an account. `emails` are all that exist, with the revisions that created them; those that
-/// come or go meanwhile are no differences.
+/// Compares an index with the emails of an account. `emails` are all that exist, with the revisions that created them; emails
+/// that are created or destroyed meanwhile are not differences.
 ///
 /// An index may lag behind the records: an email that was created after its revision is not missing, and one that was destroyed
-/// after it is no surplus.
+/// after it is not surplus.
 ///
 /// # Errors
 /// `Unavailable`, `Corrupt`.
@@ -47,7 +47,7 @@ pub async fn compare(
     Ok(Difference { missing, surplus })
 }
 
-/// All emails that the index has of an account, and the revision up to which it is complete.
+/// All emails of an account that are in the index, and the revision up to which the index is complete.
 async fn all_of_index(
     search: &dyn Search,
     account: AccountId,
@@ -66,7 +66,7 @@ async fn all_of_index(
     }
 }
 
-/// Those of some emails that exist now, or that don't.
+/// Those of some emails that exist now, or those that don't.
 async fn existing(
     records: &dyn Records,
     account: AccountId,

@@ -1,4 +1,4 @@
-//! From a page of changes to documents of the index.
+//! Turns a page of changes into documents of the index.
 
 use std::{
     mem::take,
@@ -18,16 +18,16 @@ use tracing::{error, warn};
 
 use crate::{Metrics, feed::Progress, metrics::Outcome};
 
-/// Of a longer message the beginning is indexed: so much memory is taken at most. Mail accepts no longer ones by default.
+/// Only this much of a longer message is indexed, which bounds the memory. By default mail accepts no longer messages.
 const MESSAGE_BYTES_MAX: u64 = 80 << 20;
 
-/// Emails whose records are read at once. Each has a row of up to 64 KiB.
+/// The number of emails whose records are read at once. Each has a row of up to 64 KiB.
 const RECORDS_AT_ONCE: usize = 32;
 
-/// Messages are read one by one until they have so many bytes, and then made to documents together.
+/// Messages are read one by one until they have this many bytes, and then turned into documents together.
 const MESSAGES_BYTES: usize = 1 << 20;
 
-/// Documents are written when they have so many bytes together.
+/// Documents are written when they have this many bytes together.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Writes new emails to the index, and removes destroyed ones.
@@ -41,7 +41,7 @@ pub(crate) struct Emails {
 
 #[async_trait]
 impl Handler for Emails {
-    /// What an email says never changes, so updates are left out.
+    /// The content of an email never changes, so updates are left out.
     async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
         self.apply(account, changes).await.map_err(HandlerError::new)
     }
@@ -113,7 +113,8 @@ impl Emails {
 
     /// Reads the message of an email; `None` when it is damaged or missing.
     async fn read(&self, account: AccountId, record: Record) -> Result<Option<Email>, Error> {
-        // A row leaves out a part tree that is too large. One that can't be read is another's concern: the message is there.
+        // A row leaves out a part tree that is too large. If the row can't be read, that is reported elsewhere: the message
+        // is there.
         let row = Row::read(record.body.bytes.clone()).ok();
         let structure = row.as_ref().and_then(|row| row.structure().ok().flatten());
         let end = match (&row, &structure) {
@@ -130,7 +131,7 @@ impl Emails {
                 let (id, received) = (record.id, received.unwrap_or_default());
                 Ok(Some(Email { id, received, structure, raw }))
             }
-            // One email that can't be read does not keep the others of its account from being found.
+            // One unreadable email must not keep the others of its account out of the index.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
                 self.note_unreadable(account, record.id, &error);
                 Ok(None)
@@ -162,7 +163,7 @@ impl Emails {
 struct Email {
     id: RecordId,
     received: i64,
-    /// `None` when the message has to be read for it: then `raw` is all of it.
+    /// `None` when the whole message is needed to compute it: then `raw` is all of it.
     structure: Option<Structure>,
     raw: Vec<u8>,
 }
@@ -174,7 +175,7 @@ impl Email {
     }
 }
 
-/// Makes documents of emails, on a thread that may take its time. Reading promises not to panic; if it does, that email is left out.
+/// Turns emails into documents, on a thread that may block. Parsing should never panic; if it does, that email is left out.
 async fn parse(emails: Vec<Email>) -> Result<Vec<Document>, Error> {
     if emails.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The feed of records, with a checkpoint that is kept in the index.
+//! The feed of records, with a checkpoint that is stored in the index.
 
 use std::{
     sync::{
@@ -24,23 +24,23 @@ use crate::{emails::emails_of, indexer::NAME};
 
 /// The version of the checkpoint.
 const VERSION: u8 = 2;
-/// The version before, which has no id of the index.
+/// The previous version, which has no id of the index.
 const VERSION_WITHOUT_ID: u8 = 1;
 
-/// How often the position is saved. After a crash, accounts that were touched since then are looked at again, which costs little:
-/// their revisions are in the index.
+/// How often the position is saved. After a crash, accounts that changed since then are checked again, which costs little: their
+/// revisions are in the index.
 const POSITION_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of the messages of a page, unless a single revision has more. The time of the handler is bounded, and other accounts wait
-/// while a round of pages is handled.
+/// The most bytes of the messages of a page, unless a single revision has more. The time of the handler is bounded, and other accounts
+/// wait while a round of pages is handled.
 const PAGE_BYTES_MAX: u64 = 64 << 20;
 
-/// The position up to which an index has what a store of records has.
+/// The position up to which an index contains the records of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexCheckpoint {
-    /// Of the records.
+    /// The id of the record store.
     pub(crate) identity: Identity,
-    /// Of the index: several may follow the same records. `None` in a checkpoint of version 1.
+    /// The id of the index: several may follow the same records. `None` in a checkpoint of version 1.
     pub(crate) index: Option<Identity>,
     pub(crate) position: Position,
 }
@@ -81,7 +81,7 @@ impl IndexCheckpoint {
     }
 }
 
-/// What the parts of one series of writes share.
+/// The state that the parts of one series of writes share.
 pub(crate) struct Progress {
     series: Series,
     /// Whether something was removed since the position was saved.
@@ -104,8 +104,8 @@ impl Progress {
 
 /// The feed of records for the follower of one series. Its checkpoint is that of the index, and its pages are bounded in bytes.
 ///
-/// The position is also saved with the records, before it is saved with the index. So records that were restored from a backup
-/// are noticed: their position is before that of the index.
+/// The position is also saved with the records, before it is saved in the index. So a restore of the records from a backup is
+/// noticed: their position is then before that of the index.
 pub(crate) struct IndexFeed {
     records: Arc<dyn Records>,
     feed: Arc<dyn Feed>,
@@ -117,9 +117,9 @@ pub(crate) struct IndexFeed {
 
 #[derive(Clone, Copy, Debug)]
 struct Saved {
-    /// What the follower saved last.
+    /// The position that the follower saved last.
     position: Position,
-    /// What is with the records and in the index.
+    /// The position that is saved with the records and in the index.
     durable: Position,
     at: Instant,
 }
@@ -136,7 +136,7 @@ impl IndexFeed {
         Self { records, feed, index, progress, start, saved: Mutex::new(saved) }
     }
 
-    /// Saves the position to which the follower came.
+    /// Saves the position that the follower reached.
     pub(crate) async fn save_position(&self) -> Result<(), Error> {
         let Saved { position, durable, .. } = *self.saved.lock();
         if position == durable {
@@ -155,7 +155,7 @@ impl IndexFeed {
         let accounts: Vec<AccountId> = wanted.iter().map(|(account, _)| *account).collect();
         let known = self.index.revisions(self.progress.series, &accounts).await?;
         for ((account, revision), known) in wanted.iter().zip(known) {
-            // What had no email was not written by the handler. An account that was reset is erased already.
+            // The handler didn't write accounts without new emails. An account that was reset is erased already.
             if *revision > known {
                 let batch = Batch { revision: Some(*revision), ..Batch::default() };
                 self.index.write(self.progress.series, *account, batch).await?;
@@ -164,7 +164,7 @@ impl IndexFeed {
         Ok(())
     }
 
-    /// The bytes of the messages of new emails together. What is damaged or gone is not counted: it is not read either.
+    /// The total bytes of the messages of new emails. Damaged or missing ones are not counted: they are not read either.
     async fn bytes_of_new(&self, account: AccountId, page: &Changes) -> Result<u64, Error> {
         let get = Get::small(email::KIND, emails_of(&page.created));
         if get.ids.is_empty() {
@@ -192,7 +192,7 @@ impl Feed for IndexFeed {
         loop {
             let page = self.feed.follow(account, &request).await?;
             let changes = page.created.len() + page.updated.len() + page.destroyed.len();
-            // A page has whole revisions: one revision alone may have more than the limit.
+            // A page has whole revisions: one revision alone may exceed the limit.
             if page.created.len() <= 1 || changes > request.limit {
                 return Ok(page);
             }
@@ -219,7 +219,7 @@ impl Feed for IndexFeed {
             saved.position = checkpoint.position;
             saved.at.elapsed() >= POSITION_INTERVAL
         };
-        // An email that was removed, and comes back by a restore, is found again only if the restore is noticed.
+        // If a restore brings a removed email back, that email is found again only if the restore is noticed.
         if is_due || self.progress.is_removal_unsaved.load(Ordering::Relaxed) {
             self.save_position().await?;
         }

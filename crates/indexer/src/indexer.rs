@@ -1,4 +1,4 @@
-//! The loop: a series of writes after the other, each with a follower.
+//! The loop: one series of writes after another, each with a follower.
 
 use std::{
     future::Future,
@@ -27,19 +27,19 @@ use crate::{
 /// The name of the follower, and the beginning of the name of its position with the records.
 pub(crate) const NAME: &str = "indexer";
 
-/// How long commits are gathered before they are indexed. The index has them some seconds after that, and the newest emails are matched
-/// directly until then. A busy server would look at the feed for each email otherwise, which costs as much as the email.
+/// How long commits are gathered before they are indexed. They are in the index some seconds after that, and until then the newest
+/// emails are matched directly. Otherwise a busy server would read the feed for each email, which costs as much as the email.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// The wait after a failure. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
-/// The longest wait. A series that lasted longer has worked: a failure after it is a first one.
+/// The longest wait. A series that lasted longer than this has worked: a failure after it counts as a first one.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Keeps a search index up to date with records.
 ///
-/// - *Complete*: every email that exists is found in the index when all commits are followed, whatever happened to the process or
-///   to the index.
+/// - *Complete*: every email that exists is found in the index when all commits are followed, regardless of what happened to the
+///   process or to the index.
 /// - *By itself*: an index without a checkpoint (new, damaged, cleared), one of other records, and one that is newer than the
 ///   records (these were restored from a backup) begins from zero. A failed write is tried again after 100 ms, doubling to a minute.
 /// - *Bounded*: one message and some megabytes of documents are in memory at a time.
@@ -50,8 +50,8 @@ pub struct Indexer {
     clock: Arc<dyn Clock>,
     follow_metrics: restante_follow::Metrics,
     metrics: Metrics,
-    /// The id that an index without one gets. One for all that this process begins, so that an index that fails again and again does
-    /// not leave a position with the records for each attempt.
+    /// The id for an index that has none. It is the same for all indexes that this process begins, so that an index that fails
+    /// repeatedly does not leave a position with the records for each attempt.
     new_index: Identity,
 }
 
@@ -68,10 +68,10 @@ impl Indexer {
         Self { records, blobs, search, clock, follow_metrics, metrics, new_index: Identity::random() }
     }
 
-    /// Indexes until `stop` is ready. Then what was written is committed.
+    /// Indexes until `stop` is ready. Then it commits what was written.
     ///
     /// # Errors
-    /// When the last commit failed: what it had is written again by the next run.
+    /// When the last commit failed: the next run writes its contents again.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let mut stop = pin!(stop);
         let mut failures = 0;
@@ -102,8 +102,8 @@ impl Indexer {
         }
     }
 
-    /// How many series failed in a row when one has ended after this time, and a line about it. What a series wrote does not
-    /// count: it may have come no further than memory.
+    /// The number of consecutive failures when a series ended after `lasted`; it also logs that it ended. What the series
+    /// wrote does not count as success: it may have reached memory only.
     fn failures_after(&self, failures: u32, lasted: Duration) -> u32 {
         let Err(error) = self.search.upkeep.health() else {
             info!("writing to the search index begins again");
@@ -114,7 +114,7 @@ impl Indexer {
         failures
     }
 
-    /// Begins a series of writes, with an empty index if the one that is there belongs to other records.
+    /// Begins a series of writes, with an empty index if the existing one belongs to other records.
     async fn begin(&self) -> Result<(Arc<Progress>, IndexCheckpoint), Error> {
         let mut begun = self.search.index.begin().await?;
         let mut start = self.start(&begun).await?;
@@ -133,20 +133,20 @@ impl Indexer {
         Ok((Arc::new(Progress::new(begun.series)), start))
     }
 
-    /// Gives an id to an index that is at a position, and returns its checkpoint.
+    /// Assigns an id to an index that is at a position, and returns its checkpoint.
     async fn give_id(&self, series: Series, position: Position) -> Result<IndexCheckpoint, Error> {
         let identity = self.records.upkeep.identity();
         let checkpoint = IndexCheckpoint { identity, index: Some(self.new_index), position };
         if position > Position::default() {
-            // Before the index has the id: without this position the records would look older than the index.
+            // Before the index has the id: without this position the records would seem older than the index.
             checkpoint.save_position(self.records.feed.as_ref()).await?;
         }
-        // With the first documents: they are never taken for those of other records.
+        // In one commit with the first documents: so they are never mistaken for those of other records.
         self.search.index.save(series, checkpoint.to_bytes()).await?;
         Ok(checkpoint)
     }
 
-    /// Where the index is; `None` when it has to begin from zero.
+    /// The checkpoint of the index; `None` when it has to begin from zero.
     async fn start(&self, begun: &Begun) -> Result<Option<IndexCheckpoint>, Error> {
         let known = begun.checkpoint.as_ref().and_then(|bytes| IndexCheckpoint::from_bytes(bytes));
         let Some(checkpoint) = known else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What the indexer counts.
+//! The metrics of the indexer.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -6,8 +6,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What the indexer counts, besides what [`restante_follow::Metrics`] says of the follower `indexer`. Cloning shares the counts;
-/// unregistered metrics count for nobody.
+/// The metrics of the indexer, in addition to those of [`restante_follow::Metrics`] for the follower `indexer`. Clones share the
+/// counts; metrics that are not registered are not exported.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) emails: Family<OutcomeLabel, Counter>,
@@ -20,7 +20,7 @@ pub(crate) struct OutcomeLabel {
     outcome: &'static str,
 }
 
-/// What became of an email.
+/// The outcome for an email.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It was written to the index.

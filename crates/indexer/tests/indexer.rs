@@ -1,4 +1,5 @@
-//! Whatever happens to the process or to the index: when all commits are followed, what exists is found and nothing else.
+//! Whatever happens to the process or to the index: when all commits are followed, searches find every email that exists
+//! and no other.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -41,16 +42,16 @@ use restante_search::{
 };
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
-/// The metric of the times that the index was begun.
+/// The metric that counts how often the index was begun.
 const SERIES: &str = "restante_indexer_series_total ";
 
 const A: AccountId = AccountId(1_001);
 const B: AccountId = AccountId(1_002);
 
-/// Names the OpenSearch, as `dev/services/with opensearch` sets it.
+/// The variable with the URL of OpenSearch, as `dev/services/with opensearch` sets it.
 const OPENSEARCH_URL: &str = "RESTANTE_OPENSEARCH_URL";
 
-/// Each trial starts threads of its own: more at once than this only wait for each other.
+/// Each trial starts threads of its own: more of them at once would only wait for each other.
 const TRIALS_AT_ONCE_MAX: usize = 4;
 
 /// The engines of the index.
@@ -90,16 +91,16 @@ fn ask_opensearch(method: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// Records, blobs, and the emails that exist, by a word that only each of them has.
+/// Records, blobs, and the existing emails by a word that is in no other email.
 struct World {
     engine: Engine,
-    /// Of the indexes in an OpenSearch.
+    /// The prefix of the indexes in OpenSearch.
     prefix: String,
     folder: tempfile::TempDir,
     records: RecordStore,
     blobs: Arc<dyn Blobs>,
     emails: BTreeMap<String, (AccountId, RecordId)>,
-    /// Words of emails that were destroyed.
+    /// The words of emails that were destroyed.
     gone: BTreeMap<String, AccountId>,
     delivered: u64,
     metrics: Metrics,
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// Stores an email with a word of its own.
+    /// Stores an email with a unique word.
     async fn deliver(&mut self, account: AccountId) -> String {
         self.delivered += 1;
         let word = format!("word{}", self.delivered);
@@ -136,7 +137,7 @@ impl World {
         word
     }
 
-    /// Stores an email of this raw message, which has this word.
+    /// Stores an email with this raw message, which contains this word.
     async fn deliver_raw(&mut self, account: AccountId, word: &str, raw: String) {
         let blob = self.blobs.put(&mut Bytes::from(raw.clone())).await.unwrap().id;
         let id = self.commit_email(account, &raw, blob).await;
@@ -169,7 +170,7 @@ impl World {
         self.folder.path().join("search")
     }
 
-    /// Opens the index, also when the tasks of one that was dropped have not ended yet.
+    /// Opens the index, even if the tasks of an index that was dropped have not ended yet.
     async fn open_search(&self) -> SearchIndex {
         self.open_search_in(self.search_folder()).await
     }
@@ -184,7 +185,7 @@ impl World {
         config.opensearch.commit_ms = 15;
         config.opensearch.commit_documents = nonzero!(20);
         (config.opensearch.shards, config.opensearch.replicas) = (nonzero!(2), 0);
-        config.opensearch.timeout_ms = nonzero!(30_000); // it shares its processors with the tests
+        config.opensearch.timeout_ms = nonzero!(30_000); // the server shares its processors with the tests
         config.tantivy.commit_ms = 15;
         config.tantivy.memory_bytes = 15_000_000;
         config.tantivy.commit_documents = 20.try_into().unwrap();
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// Expects that what exists is found, and nothing else.
+    /// Expects that searches find every email that exists, and no other.
     async fn check(&self, search: &SearchIndex) {
         for account in [A, B] {
             self.caught_up(search, account).await;
@@ -245,7 +246,7 @@ impl World {
         compare(records, search.search.as_ref(), A, &emails).await.unwrap()
     }
 
-    /// Lets an indexer work on an index until all emails are found in it, and stops it.
+    /// Runs an indexer on an index until all emails are found in it, and stops it.
     async fn index(&self, search: &SearchIndex) {
         let running = self.run(search);
         self.check(search).await;
@@ -359,11 +360,11 @@ async fn an_index_is_compared_with_the_emails(mut world: World) {
     world.check(&search).await;
     running.stop().await;
     assert_eq!(world.compare(&search).await, Difference::default());
-    // The index lags behind: what came and went since is no difference.
+    // The index lags behind: emails created or destroyed since are not differences.
     world.destroy("word2").await;
     world.deliver(A).await;
     assert_eq!(world.compare(&search).await, Difference::default());
-    // An index that says it has more than it has, and that has what there is not.
+    // An index that claims a later revision than it has, and that contains an email that doesn't exist.
     let state = world.records.records.states(A).await.unwrap().revision;
     let Begun { series, .. } = search.index.begin().await.unwrap();
     let document = Document { id: RecordId(999), ..Document::default() };
@@ -568,7 +569,7 @@ async fn two_indexes_of_the_same_records_do_not_share_a_position(mut world: Worl
     let of_other: Vec<&String> = all.difference(&of_one).collect();
     assert_eq!((of_one.len(), of_other.len()), (1, 1));
 
-    // The other index lags behind, as while it is built.
+    // The other index lags behind, as while it is being built.
     world.save_position(of_other[0], Position::from_bytes([0, 0, 0, 0, 0, 0, 0, 1])).await;
     let indexed = world.indexed();
     world.index(&one).await;
@@ -607,7 +608,7 @@ async fn a_restore_is_noticed_by_each_index_of_the_same_records(mut world: World
     running.stop().await;
 }
 
-/// Has a checkpoint without an id of the index, and its position with the records as `indexer`.
+/// Begins with a checkpoint that has no id of the index, and whose position with the records is named `indexer`.
 async fn an_index_of_the_version_before_goes_on(mut world: World) {
     for _ in 0..20 {
         world.deliver(A).await;
@@ -628,7 +629,7 @@ async fn an_index_of_the_version_before_goes_on(mut world: World) {
     let indexed = world.indexed();
     world.index(&search).await;
     assert_eq!(world.indexed(), indexed);
-    // It has a name now: another index that saves its position as before does not concern it.
+    // It has a name of its own now: an index that still saves its position under the old name does not affect it.
     world.save_position("indexer", Position::from_bytes([0, 0, 0, 0, 0, 0, 0, 1])).await;
     world.deliver(B).await;
     world.index(&search).await;
@@ -728,8 +729,8 @@ async fn an_index_is_built_beside_the_other_when_an_operator_asks_for_it(mut wor
     assert!(world.metric(SERIES) >= 3);
 }
 
-/// Asks for emails that were in the index before, again and again, and no query fails. Each is found as long as the answer says that it
-/// is complete up to its revision; with an engine that builds an index beside another, every time. Returns how often one was found.
+/// Searches for emails that were in the index before, again and again; no query may fail. Each email is found as long as the answer is
+/// complete up to its revision; with an engine that builds an index beside the old one, every time. Returns how often one was found.
 async fn find_until(
     engine: Engine,
     search: SearchIndex,
@@ -824,7 +825,7 @@ async fn changes_of_keywords_write_nothing_to_the_index(mut world: World) {
 
 type Run = fn(World) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// An index on a full disk: it takes what is written, and each commit fails, which ends the series.
+/// An index on a full disk: it accepts writes, and each commit fails, which ends the series.
 struct Full {
     inner: SearchIndex,
     series: AtomicU64,
@@ -904,7 +905,7 @@ impl Upkeep for Full {
     }
 }
 
-/// What was written to memory counted as success: the indexer began again at once, and took all of a core.
+/// Once, a write to memory counted as success: the indexer began again at once, and used a whole core.
 async fn an_index_on_a_full_disk_is_tried_less_and_less_often(mut world: World) {
     world.deliver(A).await;
     let inner = restante_search::open(Config::new(EngineUrl::Memory)).await.unwrap();

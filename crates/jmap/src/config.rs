@@ -10,48 +10,48 @@ use serde::{Deserialize, Serialize};
 pub struct JmapConfig {
     /// The longest request. At least 10,000,000 (RFC 8620 §2).
     pub request_bytes_max: NonZero<usize>,
-    /// Calls of one request.
+    /// The most calls of one request.
     pub calls_max: NonZero<usize>,
-    /// Requests of one user that are answered at once, over HTTP and WebSockets together. At least 4 (RFC 8620 §2).
+    /// The most requests of one user that run at once, over HTTP and WebSockets together. At least 4 (RFC 8620 §2).
     pub requests_per_user_max: NonZero<usize>,
-    /// How long a request beyond these waits, before it is refused with `limit`.
+    /// How long a request beyond this number waits before it is refused with `limit`.
     pub request_wait_ms: u64,
-    /// Event streams and WebSockets that one user has open at once, both together. One more is refused with 429.
+    /// The most event streams and WebSockets that one user has open at once, both together. One more is refused with 429.
     pub connections_per_user_max: NonZero<usize>,
-    /// Objects that one /get returns.
+    /// The most objects that one /get returns.
     pub objects_in_get_max: NonZero<usize>,
-    /// Objects that one /set changes.
+    /// The most objects that one /set changes.
     pub objects_in_set_max: NonZero<usize>,
-    /// Ids that one /query returns; a greater `limit` is cut to this.
+    /// The most ids that one /query returns; a greater `limit` is reduced to this.
     pub query_limit_max: NonZero<usize>,
-    /// Ids that one /changes returns, 4,096 at most; a greater `maxChanges` is cut to this.
+    /// The most ids that one /changes returns, at most 4,096; a greater `maxChanges` is reduced to this.
     pub changes_max: NonZero<usize>,
-    /// How deep operators of a filter are nested.
+    /// How deep the operators of a filter may be nested.
     pub filter_depth_max: NonZero<usize>,
-    /// Conditions of one filter.
+    /// The most conditions of one filter.
     pub filter_conditions_max: NonZero<usize>,
-    /// Bytes of the responses of one request, beyond which further calls that read much fail with `requestTooLarge`.
+    /// When the responses of one request have more bytes than this, further calls that read much fail with `requestTooLarge`.
     pub response_bytes_max: NonZero<usize>,
-    /// Bytes of the results of Email/query that are kept, for all accounts together: what was not used for the longest time goes.
+    /// The most bytes of cached results of Email/query, for all accounts together; the least recently used are dropped.
     pub views_bytes_max: NonZero<usize>,
     /// The longest upload, and so the longest message. At least 50,000,000 (RFC 8620 §2).
     pub upload_bytes_max: NonZero<u64>,
-    /// Uploads of one user at once.
+    /// The most uploads of one user at once.
     pub uploads_per_user_max: NonZero<usize>,
-    /// How long an upload is kept that nothing refers to; uploading it again begins anew. At least 3,600 (RFC 8620 §6).
+    /// How long an upload that nothing refers to is kept; uploading it again restarts the time. At least 3,600 (RFC 8620 §6).
     pub upload_seconds: NonZero<u64>,
-    /// Bytes of the uploads of one account that nothing refers to: beyond them the oldest go. At least `attachments_bytes_max`. Also of
-    /// the blobs that one request makes, with the uploads that they are made of.
+    /// The most bytes of the uploads of one account that nothing refers to; beyond that the oldest are removed. At least
+    /// `attachments_bytes_max`. Also the limit for the blobs that one request makes, together with the uploads that they are made of.
     pub uploads_bytes_max: NonZero<u64>,
-    /// Bytes of all attachments of one email.
+    /// The most bytes of all attachments of one email.
     pub attachments_bytes_max: NonZero<u64>,
-    /// Sources that one blob of Blob/upload is made of. At least 64 (RFC 9404 §3.1).
+    /// The most sources of one blob of Blob/upload. At least 64 (RFC 9404 §3.1).
     pub blob_sources_max: NonZero<usize>,
-    /// How long a client may take to send a request, and for each MiB of an upload.
+    /// How long a client may take to send a request, and to send each MiB of an upload.
     pub body_timeout_ms: NonZero<u64>,
-    /// How long changes of an account are joined before they are pushed to clients.
+    /// How long changes of an account are collected before they are pushed to clients.
     pub push_delay_ms: u64,
-    /// How long a token is valid that stands for a log-in in the URL of an event stream, a WebSocket or a download.
+    /// How long a token in the URL of an event stream, a WebSocket or a download, which replaces a log-in, is valid.
     pub url_token_seconds: NonZero<u64>,
     /// Pushes to the URLs of subscriptions.
     pub push: PushConfig,
@@ -63,11 +63,11 @@ pub struct JmapConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SubmissionConfig {
-    /// Recipients of one message. At most 4,096.
+    /// The most recipients of one message. At most 4,096.
     pub recipients_max: NonZero<usize>,
-    /// Bytes of one message.
+    /// The most bytes of one message.
     pub message_bytes_max: NonZero<u64>,
-    /// For how many seconds a message can be held back before it is sent (RFC 4865); 0 lets nobody hold messages back.
+    /// For how many seconds a message can be held before it is sent (RFC 4865); 0 allows no holding.
     pub delay_seconds_max: u64,
 }
 
@@ -82,7 +82,7 @@ impl Default for SubmissionConfig {
 }
 
 impl SubmissionConfig {
-    /// The most that `recipients_max` may be.
+    /// The upper bound of `recipients_max`.
     pub const RECIPIENTS_MAX: usize = 4_096;
 }
 
@@ -90,25 +90,25 @@ impl SubmissionConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushConfig {
-    /// Whether URLs may lead to this machine and to private networks, which everybody with an account can reach then.
+    /// Whether URLs may lead to this machine and to private networks. Everybody with an account can reach them then.
     pub allow_private: bool,
-    /// A PEM file with the authorities that sign the certificates of push services; empty for those of the system.
+    /// A PEM file with the authorities that sign the certificates of push services; empty for those of the operating system.
     pub root_file: PathBuf,
-    /// How push services reach who operates the server: a URL with `mailto:` or `https:`. Empty for the public URL.
+    /// How push services reach the operator of the server: a `mailto:` or `https:` URL. Empty for the public URL.
     pub contact: String,
-    /// Subscriptions of one user.
+    /// The most subscriptions of one user.
     pub subscriptions_per_user_max: NonZero<usize>,
-    /// Subscriptions that one user creates in an hour: for each of them a request is sent to a URL that the user names.
+    /// The most subscriptions that one user creates in an hour: for each of them a request is sent to a URL that the user names.
     pub created_per_hour_max: NonZero<usize>,
-    /// After how many seconds a subscription expires at the latest, unless its token expires. At least 172,800 (RFC 8620 §7.2).
+    /// After how many seconds a subscription expires at the latest, unless its token expires earlier. At least 172,800 (RFC 8620 §7.2).
     pub expires_seconds_max: NonZero<u64>,
-    /// Pushes that are sent at once.
+    /// The most pushes that are sent at once.
     pub sends_max: NonZero<usize>,
     /// The time limit for a push.
     pub timeout_ms: NonZero<u64>,
-    /// How long to wait after a push that was not taken. The wait doubles with each further one, up to an hour.
+    /// How long to wait after a push that was not accepted. The wait doubles with each further failure, up to an hour.
     pub retry_ms: NonZero<u64>,
-    /// A subscription whose pushes fail for so long is removed.
+    /// A subscription whose pushes fail for this many seconds is removed.
     pub failing_seconds_max: NonZero<u64>,
     /// How long a push service keeps a push for a client that it can't reach.
     pub ttl_seconds: NonZero<u64>,
@@ -164,7 +164,7 @@ impl Default for JmapConfig {
 }
 
 impl JmapConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// A problem of these settings, if there is one: the setting, and what to do about it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let contact = self.push.contact.as_str();
         let is_contact = |scheme: &str| contact.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty());
@@ -191,11 +191,11 @@ impl JmapConfig {
         too_few.map(|(setting, _, min)| (setting, format!("use at least {min}")))
     }
 
-    /// The least that `blob_sources_max` may be (RFC 9404 §3.1).
+    /// The lower bound of `blob_sources_max` (RFC 9404 §3.1).
     pub const BLOB_SOURCES_MIN: u64 = 64;
-    /// The least that `upload_seconds` may be (RFC 8620 §6).
+    /// The lower bound of `upload_seconds` (RFC 8620 §6).
     pub const UPLOAD_SECONDS_MIN: u64 = 3_600;
-    /// The least that `push.expires_seconds_max` may be (RFC 8620 §7.2).
+    /// The lower bound of `push.expires_seconds_max` (RFC 8620 §7.2).
     pub const PUSH_EXPIRES_SECONDS_MIN: u64 = 172_800;
 }
 

@@ -1,4 +1,4 @@
-//! Which users have streams and sockets open.
+//! Which users have open event streams and WebSockets.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 };
 use restante_records::AccountId;
 
-/// What a user has open.
+/// The open connections of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
     /// Event streams (RFC 8620 §7.3).
@@ -42,30 +42,30 @@ impl ConnectionKind {
     }
 }
 
-/// The open streams and sockets by user. Cloning shares them.
+/// The open event streams and WebSockets by user. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct OpenConnections {
-    /// Users without any are not in it.
+    /// Users without open connections are not in the map.
     users: Arc<Mutex<HashMap<AccountId, Connections>>>,
     open: Family<KindLabel, Gauge>,
 }
 
 impl OpenConnections {
-    /// Makes their number visible in `registry` as `restante_jmap_connections{kind}`.
+    /// Registers the number of connections in `registry` as `restante_jmap_connections{kind}`.
     pub fn register(&self, registry: &mut Registry) {
         for kind in ConnectionKind::ALL {
-            drop(self.gauge(kind)); // shown before the first is opened
+            drop(self.gauge(kind)); // creates the series before the first connection is opened
         }
         let registry = registry.sub_registry_with_prefix("restante_jmap");
         registry.register("connections", "Open event streams and WebSockets", self.open.clone());
     }
 
-    /// What a user has open on this server.
+    /// The connections that a user has open on this server.
     pub fn of(&self, user: AccountId) -> Connections {
         self.users.lock().get(&user).copied().unwrap_or_default()
     }
 
-    /// Notes a connection until the guard is dropped; `None` when the user has `max` open already, streams and sockets together.
+    /// Counts a connection until the guard is dropped; `None` when the user has `max` open already, streams and sockets together.
     pub(crate) fn open(&self, kind: ConnectionKind, user: AccountId, max: usize) -> Option<OpenConnection> {
         let mut users = self.users.lock();
         if users.get(&user).is_some_and(|open| open.total() >= max as u64) {

@@ -1,4 +1,4 @@
-//! The door as the server sees it.
+//! The door as seen by the server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -40,8 +40,8 @@ impl fmt::Debug for JmapDoor {
 }
 
 impl JmapDoor {
-    /// The door on these stores. Must be called in a tokio runtime: it starts the tasks that push changes and remove expired
-    /// uploads, which [`Door::close`] ends.
+    /// A door on these stores. Must be called in a tokio runtime: it starts the tasks that push changes and remove expired uploads,
+    /// which [`Door::close`] stops.
     pub fn new(parts: JmapParts, config: JmapConfig) -> Self {
         let (mail, directory) = (parts.mail.clone(), parts.directory.clone());
         let (metrics, seconds) = (parts.metrics.clone(), config.upload_seconds.get());
@@ -56,13 +56,13 @@ impl JmapDoor {
         Self { app, metrics, stores, tasks }
     }
 
-    /// What all routes work with.
+    /// The state that all routes share.
     #[cfg(test)]
     pub(crate) fn app(&self) -> &App {
         &self.app
     }
 
-    /// The accounts whose changes somebody listens to.
+    /// The accounts whose changes are being listened to.
     #[cfg(test)]
     pub(crate) fn listened(&self) -> usize {
         self.app.pusher.listened()
@@ -78,7 +78,7 @@ impl Door for JmapDoor {
     async fn health(&self) -> Vec<ComponentHealth> {
         let ended = self.tasks.iter().any(JoinHandle::is_finished);
         let problem = ended.then(|| "a task of the door has ended: start the server again".to_owned());
-        // The public sees which of both does not work, and operators see the stores' own lines as well.
+        // The public sees whether the door or its stores fail; operators also see the stores' own lines.
         let stores = self.stores.iter().find_map(|check| (check.problem)());
         vec![ComponentHealth::new("JMAP", problem), ComponentHealth::new("Mail", stores)]
     }
@@ -115,7 +115,7 @@ impl Drop for JmapDoor {
     }
 }
 
-/// Removes expired uploads of all accounts, again and again.
+/// Removes expired uploads of all accounts periodically.
 async fn expire_uploads(mail: Mail, directory: Directory, upload_seconds: u64) {
     let mut ticks = interval(EXPIRY_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,7 +127,7 @@ async fn expire_uploads(mail: Mail, directory: Directory, upload_seconds: u64) {
     }
 }
 
-/// Removes the expired uploads of all accounts once. An account whose uploads can't be removed is logged and left out.
+/// Removes the expired uploads of all accounts once. When this fails for an account, that is logged and the account is skipped.
 ///
 /// # Errors
 /// Transient ones of the records, which concern all accounts, and those of the directory.
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::testing::{TestServer, parts};
 
-    /// All mail was deferred because of a full disk, and health said that mail works.
+    /// Regression test: all mail was deferred because of a full disk, but health reported that mail works.
     #[tokio::test]
     async fn health_says_that_the_stores_do_not_work() {
         let server = TestServer::in_memory(JmapConfig::default()).await;

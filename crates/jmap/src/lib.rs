@@ -1,7 +1,7 @@
 //! The JMAP door: RFC 8620 (core), RFC 8621 (mail), RFC 8887 (WebSocket), RFC 9404 (blobs) and RFC 9425 (quotas).
 //!
 //! A request is read as strict JSON, its calls are run one after the other, and each writes its response into one buffer. Methods are
-//! in `methods`, what they share is in `core`, the routes in `http`, and what tells clients of changes in `push`.
+//! in `methods`, what they share is in `core`, the routes in `http`, and push notifications of changes in `push`.
 
 mod config;
 mod connections;
@@ -32,13 +32,13 @@ pub fn fuzz_request(bytes: &[u8]) {
     core::fuzz::request(bytes);
 }
 
-/// Reads any bytes as a patch of an object, and applies it; for a fuzz target.
+/// Reads any bytes as an object and a patch, and applies the patch; for a fuzz target.
 #[doc(hidden)]
 pub fn fuzz_patch(bytes: &[u8]) {
     core::fuzz::patch(bytes);
 }
 
-/// Reads any bytes as a filter and a sort of Email/query, and asks an email; for a fuzz target.
+/// Reads any bytes as a filter and a sort of Email/query, and tests an email with them; for a fuzz target.
 #[doc(hidden)]
 pub fn fuzz_filter(bytes: &[u8]) {
     methods::email::query::fuzz::filter(bytes);

@@ -1,4 +1,4 @@
-//! What is counted of JMAP.
+//! The metrics of JMAP.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -19,7 +19,7 @@ use crate::{
     methods::email::query::QueryMetrics,
 };
 
-/// The outcome of what succeeded.
+/// The outcome of a success.
 const OK: &str = "ok";
 /// The limit of event streams and WebSockets of one user, which has no name in RFC 8620.
 const CONNECTIONS: &str = "connections";
@@ -33,7 +33,7 @@ const LIMITS: [&str; 6] = [
     CONNECTIONS,
 ];
 
-/// Calls and requests. Cloning shares the counts.
+/// Calls and requests. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct JmapMetrics {
     requests: Family<OutcomeLabel, Counter>,
@@ -44,7 +44,7 @@ pub struct JmapMetrics {
     pub(crate) pushes: PushMetrics,
 }
 
-/// Pushes to the URLs of subscriptions. Cloning shares the counts.
+/// Pushes to the URLs of subscriptions. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PushMetrics {
     sent: Family<PushLabels, Counter>,
@@ -68,7 +68,7 @@ struct RemovalLabels {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemovalReason {
     Expired,
-    /// Its password or token is not there any more.
+    /// Its password or token no longer exists.
     Revoked,
     /// The push service does not know its URL.
     Gone,
@@ -151,7 +151,7 @@ impl Default for JmapMetrics {
             pushes: PushMetrics::default(),
             request_seconds,
         };
-        // So that the first one is an increase.
+        // Created with 0, so that the first event is visible as an increase.
         for outcome in [OK, "limit", "unavailable"] {
             drop(metrics.requests.get_or_create(&OutcomeLabel { outcome }));
         }
@@ -163,7 +163,7 @@ impl Default for JmapMetrics {
 }
 
 impl JmapMetrics {
-    /// Makes the metrics visible in `registry` as `restante_jmap_...`.
+    /// Registers the metrics in `registry` as `restante_jmap_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_jmap");
         registry.register("requests", "Requests by outcome", self.requests.clone());
@@ -188,7 +188,7 @@ impl JmapMetrics {
         self.count_limit(error);
     }
 
-    /// Counts the limit that was reached, if an error is about one.
+    /// Counts a reached limit, if an error is about one.
     pub(crate) fn count_limit(&self, error: &RequestError) {
         if let RequestErrorKind::Limit(limit) = error.kind() {
             self.limits.get_or_create(&LimitLabel { limit }).inc();

@@ -1,4 +1,4 @@
-//! What the door works with.
+//! The dependencies of the door.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::{JmapMetrics, OpenConnections};
 pub struct JmapParts {
     /// Mail, with its records, its blobs and its clock.
     pub mail: Mail,
-    /// Searches texts; without it filters on texts are refused as unsupported.
+    /// Searches texts; without it, filters on texts are refused as unsupported.
     pub search: Option<Arc<dyn Search>>,
-    /// Who logs in, and what they may use.
+    /// The log-ins, and which accounts they may use.
     pub directory: Directory,
-    /// Whether its stores work.
+    /// Checks whether the stores work.
     pub stores: Vec<RoleCheck>,
-    /// How much an account may send; without it as much as it likes.
+    /// How much an account may send; `None` for no limit.
     pub sending: Option<SendingLimits>,
     /// The memory of requests, decoded parts and unread answers.
     pub memory: Arc<MemoryBudget>,
-    /// What is counted.
+    /// Metrics.
     pub metrics: JmapMetrics,
-    /// Who has streams and sockets open.
+    /// The open streams and sockets of users.
     pub connections: OpenConnections,
-    /// The URL by which clients reach the listener, as `https://mail.example.org`; `None` to take the host that each request names.
+    /// The URL by which clients reach the listener, such as `https://mail.example.org`; `None` to take the host that each request names.
     pub public_url: Option<String>,
     /// Whether the listener speaks HTTPS.
     pub is_tls: bool,

@@ -1,4 +1,4 @@
-//! How much of something each user may do at once.
+//! Limits how much each user may do at once.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::{
 pub(crate) struct Slots {
     max: usize,
     waiting_max: usize,
-    /// Users without a slot and without a waiter are not in it.
+    /// Users without slots and waiters are not in the map.
     users: Arc<Mutex<HashMap<AccountId, User>>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Slot {
     _claim: Claim,
 }
 
-/// What has a slot or waits for one. When it is dropped, a slot goes to the next waiter.
+/// A holder of a slot, or a waiter for one. When it is dropped, its slot goes to the next waiter.
 #[derive(Debug)]
 pub(crate) struct Claim {
     users: Arc<Mutex<HashMap<AccountId, User>>>,
@@ -41,12 +41,12 @@ pub(crate) struct Claim {
 }
 
 impl Slots {
-    /// So many slots for each user, which so many others may wait for.
+    /// `max` slots for each user, and at most `waiting_max` waiters for them.
     pub(crate) fn new(max: usize, waiting_max: usize) -> Self {
         Self { max, waiting_max, users: Arc::default() }
     }
 
-    /// Takes a slot; `None` when the user has taken all.
+    /// Takes a slot; `None` when the user has none free.
     pub(crate) fn take(&self, user: AccountId) -> Option<Slot> {
         let claim = self.claim(user)?;
         let permit = claim.free.clone().try_acquire_owned().ok()?;
@@ -67,7 +67,7 @@ impl Slots {
 }
 
 impl Claim {
-    /// Waits for a slot so long at most; the first who waits is the first who gets one.
+    /// Waits for a slot, at most this long; slots are assigned in the order of waiting.
     pub(crate) async fn slot(self, patience: Duration) -> Option<Slot> {
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,

@@ -1,5 +1,5 @@
-//! A server for tests: the door on engines in memory, or on those that the environment names, asked through its router as a client
-//! asks it.
+//! A server for tests: the door on in-memory engines, or on the ones that the environment names, called through its router as a client
+//! would.
 
 mod stores;
 
@@ -70,21 +70,21 @@ pub(crate) struct TestServer {
     pub(crate) records: restante_records::Opened,
     pub(crate) blobs: restante_blobs::Opened,
     pub(crate) config: JmapConfig,
-    /// It removes the stores.
+    /// Removes the stores when it is dropped.
     _cleanup: Cleanup,
 }
 
-/// Somebody who sends requests.
+/// A user who sends requests.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) account: AccountId,
-    /// The account as clients name it.
+    /// The account id as clients use it.
     pub(crate) id: String,
     pub(crate) address: EmailAddress,
     pub(crate) token: String,
 }
 
-/// Lets users pass by their tokens, as the guard of the binary does.
+/// Accepts users by their tokens, like the guard of the binary.
 struct TokenGuard(Directory);
 
 impl fmt::Debug for TokenGuard {
@@ -121,7 +121,7 @@ impl Guard for TokenGuard {
     }
 }
 
-/// Completes when a log-in holds no more.
+/// Completes when a log-in is no longer valid.
 async fn ended(directory: Directory, login: Arc<Login>) {
     let mut changes = directory.changes();
     while directory.holds(&login).await.unwrap() {
@@ -140,7 +140,7 @@ fn schema() -> Schema {
 }
 
 impl TestServer {
-    /// A server with the default settings, but that changes are pushed after a millisecond.
+    /// A server with the default settings, except that changes are pushed after a millisecond.
     pub(crate) async fn new() -> Self {
         Self::with(JmapConfig { push_delay_ms: 1, ..JmapConfig::default() }).await
     }
@@ -149,8 +149,8 @@ impl TestServer {
         Self::open(config, MailConfig::default(), None).await
     }
 
-    /// A server in memory whatever the environment names, for tests that stop the runtime's time, or for which a request must
-    /// arrive before another one.
+    /// A server in memory, regardless of the environment, for tests that pause the runtime's time, or in which one request must arrive
+    /// before another.
     pub(crate) async fn in_memory(config: JmapConfig) -> Self {
         let clock = new_clock();
         let stores = Stores::in_memory(schema(), clock.clone()).await;
@@ -219,7 +219,7 @@ impl TestServer {
         Self { door, router, mail, directory, clock, alice, bob, records, blobs, config, _cleanup: cleanup }
     }
 
-    /// Another door on the same stores, as after a restart.
+    /// Another door on the same stores, like after a restart.
     pub(crate) fn restarted(&self) -> JmapDoor {
         JmapDoor::new(parts(&self.mail, &self.directory), self.config.clone())
     }
@@ -236,7 +236,7 @@ impl TestServer {
         self.run(door, &Methods::new(crate::methods::ALL), calls).await
     }
 
-    /// Does what an operator asks for.
+    /// Does an operation of the directory as an operator.
     pub(crate) async fn operate(&self, operation: Operation) -> Answer {
         self.directory.operate(&actor(), operation).await.unwrap()
     }
@@ -310,7 +310,7 @@ impl TestServer {
         responses[0][1].take()
     }
 
-    /// Delivers a message to alice's inbox as LMTP does; lines end with LF here and CRLF there. Returns its id.
+    /// Delivers a message to alice's inbox like LMTP; `raw` has LF line ends, the delivered message CRLF. Returns its id.
     pub(crate) async fn deliver(&self, raw: &str) -> RecordId {
         static DELIVERIES: AtomicU64 = AtomicU64::new(0);
         let raw = Bytes::from(raw.replace('\n', "\r\n"));
@@ -359,7 +359,7 @@ impl TestServer {
     }
 }
 
-/// The policy that it serves.
+/// The policy that the server serves.
 pub(crate) const MTA_STS_POLICY: &str = "version: STSv1\r\nmode: testing\r\n";
 
 pub(crate) fn parts(mail: &Mail, directory: &Directory) -> JmapParts {

@@ -38,14 +38,14 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// With fewer free bytes a disk counts as full.
 const FREE_BYTES_MIN: u64 = 256 << 10;
 
-/// LMDB's table of readers in its folder, and the bytes that it takes: 64 for each reader, and its head.
+/// LMDB's table of readers in its folder, and its size: 64 bytes for each reader, and the header.
 const LOCK_FILE: &str = "lock.mdb";
 const LOCK_FILE_BYTES: u64 = READERS_MAX as u64 * 64 + 4_096;
 
 /// LMDB's file in its folder.
 const FILE: &str = "data.mdb";
 
-/// The store's own table, beside those it was opened with.
+/// The store's own table, in addition to those it was opened with.
 const STORE: &str = "store";
 const APPLIED: &[u8] = b"applied";
 const EPOCH: &[u8] = b"epoch";
@@ -64,12 +64,12 @@ pub(crate) struct Environment {
     file: File,
 }
 
-/// What becomes of the redo rows of a layer.
+/// What to do with the redo rows of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedoRows {
-    /// They go into LMDB.
+    /// Write them into LMDB.
     Keep,
-    /// What they repeat is durable.
+    /// Drop them: what they repeat is durable.
     Drop,
 }
 
@@ -100,7 +100,7 @@ impl Environment {
         let (store, tables) = open_tables(&env, folder, tables)?;
         let readers = Readers::new(env.clone());
         let environment = Self { env, readers, tables, store, path, file };
-        let _ = environment.allocate(); // a full disk is no reason not to open
+        let _ = environment.allocate(); // opening must work on a full disk
         Ok(environment)
     }
 
@@ -156,7 +156,7 @@ impl Environment {
             }
             if let Some(table) = &mut table {
                 let is_dropped = redo == RedoRows::Drop && table.has_redo_rows;
-                // Deleted, as LMDB may have the row from before it was deleted and put again.
+                // Deleted, because LMDB may have the row from before it was deleted and put again.
                 let value = row.value.filter(|_| !is_dropped);
                 table.put(&mut transaction, row.key, value)?;
             }
@@ -219,7 +219,7 @@ impl Environment {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
     }
 
-    /// The size of LMDB's pages: that of the system on which the file was made.
+    /// The size of LMDB's pages: that of the system on which the file was created.
     fn page_bytes(&self) -> u64 {
         u64::from(self.env.stat().page_size)
     }
@@ -298,7 +298,7 @@ fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
     allocated.map_err(|error| Error::io("allocate", path.display(), error))
 }
 
-/// Makes an environment in a folder of its own and moves it: LMDB can't open a file that a power cut left half written.
+/// Creates an environment in a temporary folder and moves it: LMDB can't open a file that a power cut left half written.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", folder.display(), error);
     for name in log::FILES {
@@ -324,7 +324,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     made
 }
 
-/// Makes an environment in an empty folder.
+/// Creates an environment in an empty folder.
 fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     allocate_lock_file(folder)?;
     let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| lmdb_error("make", error))?;
@@ -463,7 +463,7 @@ fn reserve(
     }
 }
 
-/// A whole number of pages, of any size that pages have.
+/// Rounds up to whole pages, whatever their size.
 fn map_size(bytes: u64) -> usize {
     const GRAIN: u64 = 64 << 10;
     usize::try_from(bytes.max(GRAIN).next_multiple_of(GRAIN)).unwrap_or(usize::MAX - GRAIN as usize + 1)

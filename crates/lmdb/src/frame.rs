@@ -7,11 +7,12 @@
 //! | 8 | 4 | length of the rows in bytes |
 //! | 12 | 4 | epoch: how often the store had been opened |
 //! | 16 | 8 | sequence of the batch |
-//! | 24 | 8 | sequence of the first batch of its group: all before it were synced when this was written |
+//! | 24 | 8 | sequence of the first batch of its group: all earlier batches were synced when this was written |
 //! | 32 | | rows |
 //!
-//! Numbers are little-endian; a frame is padded with zeros to a multiple of 8 bytes. A row is the number of its table, its
-//! key after its packed length, and its value after its packed length plus one; a zero there says that the row is deleted.
+//! Numbers are little-endian; a frame is padded with zeros to a multiple of 8 bytes. A row consists of the number of its table,
+//! the packed length of its key and the key, and the packed length plus one of its value and the value; a zero in place of that
+//! length means that the row is deleted.
 
 use crate::{
     key::{KEY_BYTES_MAX, Pack, take_byte, take_bytes, take_number},
@@ -20,7 +21,7 @@ use crate::{
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
 
-/// A random number of each store. Without it, bytes in a value or frames of another store can't pass for a frame.
+/// A random number of each store. It keeps bytes in a value, or frames of another store, from passing for a frame.
 pub(crate) type Salt = u32;
 
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -39,7 +40,7 @@ pub(crate) struct Head {
 pub(crate) struct Frame<'b> {
     pub(crate) head: Head,
     pub(crate) rows: &'b [u8],
-    /// With its header and padding.
+    /// Including header and padding.
     pub(crate) len: usize,
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn put_row(out: &mut Vec<u8>, table: u8, key: &[u8], value: Option<&[
     }
 }
 
-/// Begins a frame at the end of `out`; rows follow, then [`finish`] with the offset that this returns.
+/// Begins a frame at the end of `out`; the caller adds rows, and then calls [`finish`] with the offset that this returns.
 pub(crate) fn begin(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.resize(start + HEADER_BYTES, 0);
@@ -99,7 +100,7 @@ fn put(rest: &mut &mut [u8], bytes: &[u8]) {
     *rest = behind;
 }
 
-/// The frame at the front of `bytes`; `None` when there is none that is whole.
+/// The frame at the front of `bytes`; `None` when there is no complete one.
 pub(crate) fn read(bytes: &[u8], salt: Salt) -> Option<Frame<'_>> {
     let (header, behind) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let mut rest = &header[..];
@@ -117,7 +118,7 @@ pub(crate) fn read(bytes: &[u8], salt: Salt) -> Option<Frame<'_>> {
     (summed == sum).then_some(Frame { head: Head { epoch, sequence, group }, rows, len })
 }
 
-/// The next row of a frame's rows; `None` at the end, `Some(None)` when what follows is no row.
+/// The next row of a frame's rows; `None` at the end, `Some(None)` when the rest is not a row.
 pub(crate) fn take_row<'b>(rows: &mut &'b [u8]) -> Option<Option<FrameRow<'b>>> {
     (!rows.is_empty()).then(|| parse_row(rows))
 }

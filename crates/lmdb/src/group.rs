@@ -13,17 +13,17 @@ use tracing::error;
 
 use crate::{Error, layer::Sequence, log::Slot, shared::Shared};
 
-/// What a write wants to be called later.
+/// The hooks of a write, to be called later.
 pub(crate) type Hooks = Vec<Box<dyn FnOnce() + Send>>;
 
-/// Answers the caller of a write; returns what to call when all of its group are answered.
+/// Answers the caller of a write; returns the hooks to call when all of its group are answered.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), Error>) -> Hooks + Send>;
 
 /// Batches that become durable together, and the answers to their callers.
 pub(crate) struct Group {
     /// Their frames and the space for them in the commit log; `None` when there is nothing to make durable.
     pub(crate) frames: Option<(Vec<u8>, Slot)>,
-    /// The last batch.
+    /// The last batch of the group.
     pub(crate) last: Sequence,
     pub(crate) answers: Vec<Answer>,
     /// When its first write began.
@@ -55,13 +55,13 @@ fn write(frames: &[u8], slot: &Slot, shared: &Shared) -> Result<(), Error> {
     })
 }
 
-/// What the disk has kept is unknown: writes are refused until the store is opened again.
+/// It is unknown what the disk has kept: writes are refused until the store is opened again.
 pub(crate) fn fail(shared: &Shared, what: &str, error: &std::io::Error) {
     error!(%error, what, "the commit log failed; writes are refused until the store is opened again");
     shared.refuse(ErrorKind::Unavailable, refusal(error));
 }
 
-/// Why writes are refused after one that failed.
+/// The reason with which writes are refused after a failed one.
 pub(crate) fn refusal(error: &impl std::fmt::Display) -> String {
     format!("an earlier write failed ({error}): writes are refused until the store is opened again")
 }
@@ -77,7 +77,7 @@ pub(crate) fn answer(answers: Vec<Answer>, result: &Result<(), Error>, begun: In
     shared.metrics.group_seconds.observe(begun.elapsed().as_secs_f64());
 }
 
-/// The writer's end of the thread that syncs.
+/// The writer's handle of the thread that syncs.
 pub(crate) struct Syncer {
     groups: SyncSender<Group>,
     finished: Receiver<Vec<u8>>,
@@ -86,7 +86,7 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    /// The writer's end, and the work of the thread, which ends when the writer's end is dropped.
+    /// The writer's handle, and the work of the thread, which ends when the handle is dropped.
     pub(crate) fn new(shared: Arc<Shared>) -> (Self, impl FnOnce() + Send) {
         let (groups, sent) = sync_channel::<Group>(1);
         let (done, finished) = sync_channel(1);
@@ -132,7 +132,7 @@ impl Syncer {
     }
 }
 
-/// Refuses writes when a thread that writes ends, for whatever reason.
+/// Refuses writes when a thread that writes ends, for any reason.
 pub(crate) struct Ends(pub(crate) Arc<Shared>);
 
 impl Drop for Ends {

@@ -1,32 +1,32 @@
-//! Keys whose bytes sort as the values that they encode.
+//! Keys whose bytes sort like the values that they encode.
 //!
 //! LMDB compares keys bytewise; its flag for integer keys (`MDB_INTEGERKEY`) is never set here, since it silently loses
-//! entries whose keys are neither 4 nor 8 bytes long. A number is packed instead: its length in bytes, then the bytes
-//! without leading zeros, the highest first. That keeps the order and makes small numbers short.
+//! entries whose keys are neither 4 nor 8 bytes long. A number is packed instead: its length in bytes, then the bytes without
+//! leading zeros, the highest first. That preserves the order and makes small numbers short.
 
 use smallvec::SmallVec;
 
-/// The longest key that LMDB takes.
+/// The longest key that LMDB accepts.
 pub const KEY_BYTES_MAX: usize = 511;
 
-/// A key in the making. Most fit into it without an allocation.
+/// A key being built. Most fit into it without an allocation.
 pub type KeyBuf = SmallVec<[u8; 40]>;
 
-/// Where packed numbers and texts go: keys and values alike.
+/// A buffer for packed numbers and texts, for keys and values alike.
 pub trait Pack {
     /// Appends bytes as they are.
     fn put_bytes(&mut self, bytes: &[u8]);
 
-    /// Appends a number: 1 to 9 bytes that sort as the numbers do.
+    /// Appends a number: 1 to 9 bytes that sort like the numbers.
     fn put_number(&mut self, number: u64) {
         let skipped = (number.leading_zeros() / 8) as usize;
         let len = 8 - skipped as u64;
-        // The length stands right before the highest byte that counts.
+        // The length is placed right before the highest nonzero byte.
         let packed = u128::from(number) | u128::from(len) << (8 * len);
         self.put_bytes(packed.to_be_bytes().get(7 + skipped..).unwrap_or_default());
     }
 
-    /// Appends bytes of any length so that they sort as they do alone, whatever follows: 0 becomes 0 255, the end is 0 0.
+    /// Appends bytes of any length so that they sort the same whatever follows: 0 becomes 0 255, the end is 0 0.
     fn put_text(&mut self, text: &[u8]) {
         for byte in text {
             match byte {
@@ -57,15 +57,14 @@ pub fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
     Some(*byte)
 }
 
-/// Takes so many bytes from the front.
+/// Takes `len` bytes from the front.
 pub fn take_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     Some(taken)
 }
 
-/// Takes a packed number from the front; `None` when the bytes end within it, or it isn't packed as [`Pack::put_number`]
-/// does.
+/// Takes a packed number from the front; `None` when the bytes end within it, or it isn't packed as by [`Pack::put_number`].
 pub fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let len = usize::from(take_byte(bytes)?);
     if len > 8 {
@@ -78,7 +77,7 @@ pub fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     Some(packed.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// Takes what [`Pack::put_text`] appended; `None` when the end is missing or an escape is not one.
+/// Takes what [`Pack::put_text`] appended; `None` when the end is missing or an escape is invalid.
 pub fn take_text(bytes: &mut &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     loop {

@@ -1,12 +1,12 @@
-//! One LMDB environment: tables of ordered bytes, read by snapshots and written by one thread in groups.
+//! One LMDB environment: tables of ordered bytes, read through snapshots and written by one thread in groups.
 //!
-//! A [`Store`] holds a fixed set of [`Table`]s. [`Store::read`] runs a closure on a [`View`]: everything that was
-//! acknowledged before, and nothing that comes later. [`Store::write`] hands a closure to the writer thread, which runs all
-//! that wait one after the other on a [`Batch`], makes their rows durable together and answers each.
+//! A [`Store`] has a fixed set of [`Table`]s. [`Store::read`] runs a closure on a [`View`]: everything that was acknowledged
+//! before, and nothing later. [`Store::write`] passes a closure to the writer thread, which runs all queued ones in order on a
+//! [`Batch`], makes their rows durable together and answers each.
 //!
-//! Durable means in the *commit log*: two pre-written files that are written in turn and used again, one sequential write
-//! and one sync for a group. Rows that are only there are kept in memory too, where views find them; when a log file is
-//! full its rows go into LMDB in one transaction. Without a commit log each group is an LMDB transaction of its own.
+//! Durable means in the *commit log*: two pre-written files that are written in turn and reused, with one sequential write and
+//! one sync for a group. Rows that are only there are also kept in memory, where views find them; when a log file is full its
+//! rows are written into LMDB in one transaction. Without a commit log each group is a separate LMDB transaction.
 //!
 //! A *redo row* repeats a write to something else that need not be durable yet, so that one sync serves both: see [`Table::redo`].
 //!
@@ -66,12 +66,12 @@ impl Table {
         Self { number, name, has_redo_rows: false }
     }
 
-    /// A table of *redo rows*: each says how to repeat a write to something else, which was made before the row was put and is not durable
-    /// yet. The rest of the batch may rely on that write.
+    /// A table of *redo rows*: each says how to repeat a write to something else, which was made before the row was put and is
+    /// not durable yet. The rest of the batch may rely on that write.
     ///
-    /// The rows of a file of the commit log are dropped instead of going into LMDB once [`Options::sync_others`] has made those writes
-    /// durable; reads don't find them from then on. Where it has failed, and after a crash, they go into LMDB like all others: who opens
-    /// the store repeats the writes, and deletes the rows.
+    /// Once [`Options::sync_others`] has made those writes durable, the rows of a file of the commit log are dropped instead of
+    /// being written into LMDB; reads don't find them from then on. If it failed, and after a crash, they are written into LMDB
+    /// like all others: whoever opens the store repeats the writes, and deletes the rows.
     pub const fn redo(number: u8, name: &'static str) -> Self {
         Self { number, name, has_redo_rows: true }
     }

@@ -1,8 +1,7 @@
-//! The commit log: two files that are written in turn, each used again when all that it holds is in LMDB.
+//! The commit log: two files that are written in turn, each reused when all of its rows are in LMDB.
 //!
-//! A write over bytes that the file has already costs the disk one block; a write that makes the file longer costs a commit
-//! of the file system's journal too. So a file is made longer ahead of small writes, with zeros, and after one round it has
-//! its full length for good.
+//! Overwriting bytes of a file costs the disk one block; a write that extends the file also costs a commit of the file system's
+//! journal. So a file is extended with zeros ahead of small writes, and after one round it has its full length for good.
 
 use std::{io, sync::Arc};
 
@@ -18,11 +17,11 @@ use crate::{
 
 pub(crate) const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
 
-/// What a file is made longer by, ahead of frames that are smaller than [`LARGE_BYTES`].
+/// How far a file is extended, ahead of frames that are smaller than [`LARGE_BYTES`].
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// Frames from this length on are written at once where the file ends: they pay for a journal commit without noticing, and
-/// zeros ahead of them would only double what is written.
+/// Frames of at least this length are written directly at the end of the file: a journal commit is small in comparison, and zeros
+/// ahead of them would only double what is written.
 pub(crate) const LARGE_BYTES: usize = 16 << 10;
 
 /// The files of the commit log, open for writing.
@@ -35,19 +34,19 @@ pub(crate) struct CommitLog {
 
 struct LogFile {
     file: Arc<dyn DiskFile>,
-    /// How long it is.
+    /// The length of the file.
     len: u64,
-    /// How far it was written since it is active.
+    /// The end of what was written since the file became active.
     end: u64,
 }
 
-/// What a commit log holds that LMDB lacks, in order.
+/// The frames of a commit log that LMDB lacks, in order.
 pub(crate) struct Recovered {
     /// The bytes of both files.
     files: [Vec<u8>; 2],
-    /// Where the frames lie: their sequence, file and offset.
+    /// The locations of the frames: their sequence, file and offset.
     frames: Vec<(Sequence, usize, usize)>,
-    /// The sequence of the last frame, or what was applied before.
+    /// The sequence of the last frame, or of the last applied batch if there is none.
     pub(crate) last: Sequence,
     salt: Salt,
 }
@@ -61,10 +60,10 @@ impl Recovered {
     }
 }
 
-/// Reads the batches that LMDB lacks, of the epoch that LMDB names.
+/// Reads the batches that LMDB lacks, of the epoch that is stored in LMDB.
 ///
-/// What follows a frame that is missing was never acknowledged, unless a frame is there that was written after the missing
-/// one had been synced: then the log is damaged, which is an error.
+/// What follows a missing frame was never acknowledged, unless there is a frame that was written after the missing one had been
+/// synced: then the log is damaged, which is an error.
 pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, Error> {
     let Progress { applied, epoch, salt } = progress;
     require_both(disk, epoch)?;
@@ -73,7 +72,7 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
         let read = disk.open_or_create(name).and_then(|_| disk.read(name));
         *bytes = read.map_err(|error| Error::io("read", name, error))?;
     }
-    // Before LMDB names an epoch: from then on a file that is not there counts as lost.
+    // Before an epoch is stored in LMDB: from then on a missing file counts as lost.
     disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
     let mut found = Vec::new();
     let mut synced = 0;
@@ -104,7 +103,7 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
     Ok(Recovered { files, frames: found, last, salt })
 }
 
-/// Reports a file that is gone. A store that is opened for the first time has neither, and so has a restored backup.
+/// Reports a missing file. A store that is opened for the first time has neither, and so has a restored backup.
 fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
     let is_there = FILES.map(|name| disk.path(name).exists());
     let missing = match is_there {
@@ -124,7 +123,7 @@ fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
     Err(Error::corrupt(what))
 }
 
-/// Finds every whole frame. Parts of older frames may lie between them.
+/// Finds every complete frame. Parts of older frames may be between them.
 fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)) {
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
@@ -137,8 +136,8 @@ fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)
 }
 
 impl CommitLog {
-    /// Opens both files, which [`recover`] has made if they were not there, to be written from their beginnings: what they hold must
-    /// be in LMDB.
+    /// Opens both files, which [`recover`] has created if they didn't exist, to be written from their beginnings: their contents
+    /// must be in LMDB.
     pub(crate) fn open(disk: &dyn Disk, bytes_max: u64) -> Result<Self, Error> {
         let open = |name: &str| {
             let file = disk.open_or_create(name)?;
@@ -152,13 +151,13 @@ impl CommitLog {
         Ok(log)
     }
 
-    /// Whether so many more bytes fit into the active file. The first frame of a file always does.
+    /// Whether this many more bytes fit into the active file. The first frame of a file always does.
     pub(crate) fn fits(&self, bytes: usize) -> bool {
         let end = self.active().end;
         end == 0 || end + bytes as u64 <= self.bytes_max
     }
 
-    /// Allocates space for so many bytes more, and some ahead.
+    /// Allocates space for this many more bytes, and some ahead.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes_max = self.bytes_max;
         let file = self.active_mut();
@@ -203,7 +202,7 @@ impl CommitLog {
         self.active_mut().end = 0;
     }
 
-    /// Empties both files. What they hold must be in LMDB.
+    /// Empties both files. Their contents must be in LMDB.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         for file in &mut self.files {
             file.file.set_len(0)?;
@@ -245,7 +244,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Writes frames there, and makes them and all that was written before durable.
+    /// Writes frames there, and makes them and all earlier writes durable.
     pub(crate) fn write(&self, frames: &[u8]) -> io::Result<()> {
         self.file.write_at(frames, self.offset)?;
         self.file.sync()

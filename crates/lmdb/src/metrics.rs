@@ -36,7 +36,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics visible in `registry` as `..._lmdb_...`; give it a registry with the prefix of the role.
+    /// Makes the metrics visible in `registry` as `..._lmdb_...`; pass a registry with the prefix of the role.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("lmdb");
         registry.register("writes", "Batches that were written", self.writes.clone());

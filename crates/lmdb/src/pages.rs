@@ -2,7 +2,7 @@
 //!
 //! LMDB follows the page numbers and offsets that it finds. In a file that was truncated or overwritten it reads past the end of
 //! its map, which ends the process by SIGBUS, or fails an assertion, which ends it by SIGABRT. So a file that comes from
-//! elsewhere is read here first, by ordinary reads: the tree of every table, and the list of free pages. The layout is that of
+//! elsewhere is read here first, with ordinary reads: the tree of every table, and the list of free pages. The layout is that of
 //! `mdb.c`, data version 1.
 
 use std::{cmp::Ordering, collections::HashSet, fs::File, os::unix::fs::FileExt};
@@ -23,10 +23,10 @@ const PAGE_BYTES: std::ops::RangeInclusive<usize> = 512..=32_768;
 const FILE_BYTES_MAX: u64 = 1 << 46;
 /// No store reaches larger transaction numbers, and the largest one would overflow.
 const TRANSACTION_MAX: u64 = 1 << 60;
-/// LMDB's cursors have so many levels.
+/// LMDB's cursors have this many levels.
 const DEPTH_MAX: u16 = 32;
 
-/// The flags of pages, as they lie in the file.
+/// The flags of pages, as stored in the file.
 const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const OVERFLOW: u16 = 0x04;
@@ -38,18 +38,18 @@ const TABLE: u16 = 0x02;
 /// Bytes before the key of a node.
 const NODE_BYTES: usize = 8;
 const KEY_BYTES_MAX: usize = 511;
-/// What the row of a table has.
+/// Bytes of the row of a table.
 const TREE_BYTES: usize = 48;
-/// The flag of a table whose keys are numbers: the list of free pages, and no other one.
+/// The flag of a table whose keys are numbers: only the list of free pages.
 const NUMBERS: u16 = 0x08;
 /// The root of an empty table.
 const NO_PAGE: u64 = u64::MAX;
 
-/// What is read of a large value at once.
+/// Bytes of a large value that are read at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Reads all pages that an LMDB file uses, and checks that LMDB can follow them: each page is in the file, is used once and is
-/// of the right kind, its rows lie within it and are in order. What the rows mean is not looked at.
+/// Reads all pages that an LMDB file uses, and checks that LMDB can follow them: each page is in the file, is used once and is of
+/// the right kind, its rows are within it and sorted. The contents of the rows are not checked.
 ///
 /// # Errors
 /// `Corrupt`, with the number of the first page that is wrong; `Unavailable` when the file can't be read.
@@ -64,8 +64,8 @@ pub fn check_pages(file: &File) -> Result<(), Error> {
     Ok(())
 }
 
-/// What can be checked without reading the whole file: its meta pages, and that it has all pages. A file may lack pages at its
-/// end that are free; then everything is checked.
+/// Checks what can be checked without reading the whole file: its meta pages, and that it has all pages. A file may lack free
+/// pages at its end; then everything is checked.
 ///
 /// # Errors
 /// Those of [`check_pages`].
@@ -107,7 +107,7 @@ impl Tree {
     }
 }
 
-/// What a tree has in its leaves.
+/// The contents of a tree's leaves.
 #[derive(Clone, Copy)]
 enum Content {
     FreePages { transaction: u64 },
@@ -131,7 +131,7 @@ impl Content {
     }
 }
 
-/// A page that is to be read, and the bounds of its keys: not below `low`, and below `high`.
+/// A page to be read, and the bounds of its keys: not below `low`, and below `high`.
 struct Visit {
     page: u64,
     depth: u16,
@@ -194,7 +194,7 @@ impl<'f> Walk<'f> {
         })
     }
 
-    /// Checks a tree; returns the trees of the tables that it names.
+    /// Checks a tree; returns the trees of the tables in it.
     fn tree(&mut self, tree: &Tree, content: Content) -> Result<Vec<Tree>, Error> {
         let mut tables = Vec::new();
         if tree.flags != content.flags() {
@@ -229,12 +229,12 @@ impl<'f> Walk<'f> {
         waiting: &mut Vec<Visit>,
     ) -> Result<(), Error> {
         let nodes = self.nodes(page, visit, BRANCH)?;
-        // While LMDB empties its list of free pages, a branch of that may be left with one page.
+        // While LMDB empties its list of free pages, a branch of it may be left with one page.
         let nodes_min = if matches!(content, Content::FreePages { .. }) { 1 } else { 2 };
         if nodes.len() < nodes_min {
             return Err(wrong(visit.page, "it is a branch with too few pages"));
         }
-        // The first key stands for whatever is smaller than the second one, and may be empty.
+        // The first key covers everything smaller than the second one, and may be empty.
         check_keys(nodes.get(1..).unwrap_or_default(), visit, content)?;
         for (number, node) in nodes.iter().enumerate() {
             let low = if number == 0 { visit.low.clone() } else { Some(node.key.into()) };
@@ -326,12 +326,12 @@ impl<'f> Walk<'f> {
         Ok(nodes)
     }
 
-    /// A row that is longer has its value in pages of its own: at least two rows fit into each page.
+    /// A longer row has its value in separate pages: at least two rows fit into each page.
     fn node_bytes_max(&self) -> usize {
         (((self.page_bytes - HEADER_BYTES) / 2) & !1) - 2
     }
 
-    /// Checks the pages of a value that has its own; returns the first of them.
+    /// Checks the pages of a value that has separate pages; returns the first of them.
     fn large_value(&mut self, node: &Node<'_>, page: u64) -> Result<u64, Error> {
         let first = number_8(node.rest, 0).ok_or_else(|| wrong(page, "it has a damaged value"))?;
         self.check_within(first)?;
@@ -350,7 +350,7 @@ impl<'f> Walk<'f> {
         Ok(first)
     }
 
-    /// Checks a list of free pages that has pages of its own.
+    /// Checks a list of free pages that has separate pages.
     fn large_free_list(&mut self, first: u64, bytes: u64) -> Result<(), Error> {
         let begin = first * self.page_bytes as u64 + HEADER_BYTES as u64;
         let mut list = FreeList::new(bytes);
@@ -404,7 +404,7 @@ impl<'f> Walk<'f> {
     }
 }
 
-/// A list of free pages as it is read: how many there are, and then each of them, the last first.
+/// A list of free pages while it is read: how many there are, and then each of them, the last first.
 struct FreeList {
     /// The capacity of the list.
     capacity: u64,
@@ -450,7 +450,7 @@ fn read_meta(file: &File) -> Result<Meta, Error> {
         return Err(wrong(0, "the meta pages do not belong together"));
     }
     let (meta, number) = if second.transaction > first.transaction { (second, 1) } else { (first, 0) };
-    // LMDB looks for the page of a transaction by whether its number is odd.
+    // LMDB selects the page of a transaction by whether its number is odd.
     if meta.transaction % 2 != number || meta.transaction > TRANSACTION_MAX {
         return Err(wrong(number, "it is a meta page of another transaction"));
     }
@@ -461,7 +461,7 @@ fn read_meta(file: &File) -> Result<Meta, Error> {
     Ok(meta)
 }
 
-/// Reads a meta page, and the address at which the file asks to be mapped: zero in a file of ours.
+/// Reads a meta page, and the address at which the file asks to be mapped: zero in a file of this program.
 fn read_meta_at(file: &File, number: u64, at: u64) -> Result<(Meta, u64), Error> {
     let mut bytes = [0; HEADER_BYTES + META_BYTES];
     file.read_exact_at(&mut bytes, at).map_err(|error| unreadable(number, error))?;
@@ -489,7 +489,7 @@ fn file_pages(file: &File, page_bytes: usize) -> Result<u64, Error> {
     Ok(len / page_bytes as u64)
 }
 
-/// Fails unless the keys are in order, and within the bounds of their page.
+/// Fails unless the keys are sorted, and within the bounds of their page.
 fn check_keys(nodes: &[Node<'_>], visit: &Visit, content: Content) -> Result<(), Error> {
     let mut last: Option<&[u8]> = None;
     for node in nodes {
@@ -510,7 +510,7 @@ fn check_keys(nodes: &[Node<'_>], visit: &Visit, content: Content) -> Result<(),
     Ok(())
 }
 
-/// Fails when pages are said to have been freed by a transaction that was not yet.
+/// Fails when pages are marked as freed by a transaction that has not happened yet.
 fn check_freed_by(key: &[u8], transaction: u64, page: u64) -> Result<(), Error> {
     let freed_by = number_8(key, 0).unwrap_or(u64::MAX);
     if freed_by <= transaction {

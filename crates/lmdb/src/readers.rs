@@ -1,9 +1,8 @@
 //! Read transactions, which are reused.
 //!
 //! Beginning and ending a transaction takes LMDB about as long as finding a row: it allocates, takes a slot in its table of
-//! readers, and looks up each table by name. So a reader leaves its transaction to the next one, which
-//! sees the same as long as nothing was committed. A commit ends unused transactions at once, because LMDB can't reuse the pages
-//! that they see.
+//! readers, and looks up each table by name. So a reader leaves its transaction to the next one, which sees the same as long as
+//! nothing was committed. A commit ends unused transactions at once, because LMDB can't reuse the pages that they see.
 
 use std::{
     cell::Cell,
@@ -25,7 +24,7 @@ pub(crate) struct Readers {
     newest: AtomicUsize,
 }
 
-/// Each slot has cache lines of its own, so that threads don't share them.
+/// Each slot has its own cache lines, so that threads don't share them.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot(Mutex<Option<Reused>>);
@@ -50,7 +49,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Does not leave the transaction to the next reader: LMDB refuses to read with one that met a damaged page.
+    /// Does not leave the transaction to the next reader: LMDB refuses to read with one that found a damaged page.
     pub(crate) fn note_failed(&self) {
         if let Self::Reused(_, release) = self {
             release.has_failed.store(true, Ordering::Relaxed);
@@ -66,7 +65,7 @@ impl Reading<'_> {
     }
 }
 
-/// Ends a reused transaction after its use when something was committed meanwhile.
+/// Ends a reused transaction after its use if something was committed meanwhile.
 pub(crate) struct Release<'e> {
     readers: &'e Readers,
     slot: &'e Slot,

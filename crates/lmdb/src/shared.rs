@@ -1,4 +1,4 @@
-//! What readers, the writer thread and the applying thread share.
+//! The state shared by readers, the writer thread and the applying thread.
 
 use std::{
     fs::File,
@@ -46,14 +46,14 @@ pub(crate) struct Shared {
 struct Applying {
     /// The progress of LMDB with the frozen layer.
     progress: Option<Progress>,
-    /// Why the last try to write it into LMDB failed.
+    /// Why the last attempt to write it into LMDB failed.
     error: Option<(ErrorKind, String)>,
     /// The error of a write that found no space, until there is some.
     full: Option<String>,
     is_stopping: bool,
 }
 
-/// Refuses writes when the thread that applies rows panics: the writer would wait for it for ever.
+/// Refuses writes when the thread that applies rows panics: the writer would wait for it forever.
 struct RefusesAfterPanic<'s>(&'s Shared);
 
 impl Drop for RefusesAfterPanic<'_> {
@@ -138,7 +138,7 @@ impl Shared {
         self.is_refusing.store(true, Ordering::Release);
     }
 
-    /// The error that writes are answered with.
+    /// The error with which writes are refused.
     pub(crate) fn health(&self) -> Result<(), Error> {
         if !self.is_refusing.load(Ordering::Acquire) {
             return Ok(());
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Whether the disk had space for what was last written, or has some now.
+    /// Whether the disk had space for the last write, or has some now.
     pub(crate) fn has_space(&self) -> Result<(), Error> {
         let applying = self.applying.lock();
         if let Some((kind, why)) = &applying.error {
@@ -179,7 +179,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    // What the writer does with the layers.
+    // Called by the writer for its layers.
 
     /// Freezes the active layer and begins a new one, once LMDB has the layer that was frozen before.
     pub(crate) fn freeze(&self, progress: Progress) -> Result<(), Error> {
@@ -220,8 +220,8 @@ impl Shared {
         self.metrics.waiting_rows.set(layers.active.rows() as i64);
     }
 
-    /// Writes the active layer into LMDB at once, on the writer's thread: a store without a commit log. After an
-    /// error its rows are gone.
+    /// Writes the active layer into LMDB at once, on the writer's thread: for a store without a commit log. After an error its
+    /// rows are gone.
     pub(crate) fn apply_now(&self, progress: Progress) -> Result<(), Error> {
         let base = self.layers.load().base;
         let layer = self.push_layer();
@@ -230,7 +230,7 @@ impl Shared {
         applied.map(drop)
     }
 
-    // What the applying thread does.
+    // The work of the applying thread.
 
     /// Writes frozen layers into LMDB until it is stopped.
     pub(crate) fn apply_frozen(&self) {
@@ -272,7 +272,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be something to do. After writes were refused, checks for space at intervals.
+    /// Waits until there may be something to do. After writes were refused, checks for space periodically.
     fn wait_for_rows_or_space(&self, applying: &mut MutexGuard<'_, Applying>) {
         if applying.full.is_none() {
             return self.changed.wait(applying);
@@ -292,8 +292,8 @@ impl Shared {
         Ok(base)
     }
 
-    /// Makes durable what the redo rows of a layer repeat. Those that the commit log had on opening are of another process, whose writes
-    /// may be gone.
+    /// Makes the writes that the redo rows of a layer repeat durable. Those that the commit log had on opening are from another
+    /// process, whose writes may be gone.
     fn sync_others(&self, layer: &Layer) -> RedoRows {
         let Some(SyncOthers(sync)) = &self.sync_others else { return RedoRows::Keep };
         if layer.is_of_commit_log || !self.environment.has_redo_rows(layer) {

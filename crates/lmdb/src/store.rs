@@ -1,4 +1,4 @@
-//! The store: what its users call.
+//! The store: the interface for its users.
 
 use std::{
     fmt,
@@ -37,15 +37,15 @@ const QUEUE_WRITES_MAX: usize = 1_024;
 /// How to open a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction. Rows of
-    /// both files are in memory too, where they take about three times as much, six times when all are short.
+    /// The size of each of the two files of the commit log; 0 means no commit log, so every group is an LMDB transaction. Rows of
+    /// both files are also in memory, where they take about three times as much, six times when all are short.
     pub log_bytes: u64,
-    /// The largest size of LMDB's file, or twice its size at the opening if that is more. The file is mapped with this size: that
-    /// takes address space, neither memory nor disk.
+    /// The largest size of LMDB's file, or twice its size at the opening if that is more. The file is mapped with this size,
+    /// which takes address space, but neither memory nor disk.
     pub map_bytes: u64,
-    /// Makes durable what redo rows repeat (see [`Table::redo`]); `None` lets them go into LMDB.
+    /// Makes the writes that redo rows repeat durable (see [`Table::redo`]); with `None` the rows are written into LMDB.
     pub sync_others: Option<SyncOthers>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
@@ -56,7 +56,8 @@ impl Default for Options {
     }
 }
 
-/// Makes all writes durable that redo rows repeat. It is called on a thread of the store, which it may block, and must not use the store.
+/// Makes all writes that redo rows repeat durable. It is called on a thread of the store, which it may block, and must not use
+/// the store.
 #[derive(Clone)]
 pub struct SyncOthers(pub Arc<dyn Fn() -> Result<(), Error> + Send + Sync>);
 
@@ -103,9 +104,9 @@ pub struct TableStats {
     pub pages: u64,
 }
 
-/// A store. Clones share it. When the last one is dropped, what was acknowledged stays in the commit log; [`Store::close`] brings
-/// it into LMDB. Dropping the last one waits for the store's threads, which may be writing: close the store
-/// first where a thread must not block.
+/// A store. Clones share it. When the last one is dropped, what was acknowledged stays in the commit log; [`Store::close`] writes
+/// it into LMDB. Dropping the last one waits for the store's threads, which may be writing: close the store first where a thread
+/// must not block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -118,11 +119,11 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the store of a folder, creates it when it is not there, and brings in what only the commit log has.
+    /// Opens the store of a folder, creates it if it does not exist, and writes into LMDB what only the commit log has.
     ///
     /// # Errors
-    /// `Conflict` when it is open already, here or in another process; `Corrupt` when what was acknowledged can't be read;
-    /// those of a disk that fails.
+    /// `Conflict` when it is open already, here or in another process; `Corrupt` when acknowledged data can't be read; those of a
+    /// disk that fails.
     pub fn open(folder: &Path, tables: &[Table], options: Options) -> Result<Self, Error> {
         let lock = lock(folder)?;
         let environment = Environment::open(folder, tables, options.map_bytes)?;
@@ -164,8 +165,8 @@ impl Store {
 
     /// Runs `read` on everything that was acknowledged until now.
     ///
-    /// The view ends with the closure, so it can't be held while something is awaited; while it lives, pages that were freed
-    /// after it began can't be used again. Keep it short.
+    /// The view ends with the closure, so it can't be held across an await; while it lives, pages that were freed after it began
+    /// can't be reused. Keep it short.
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
@@ -173,8 +174,8 @@ impl Store {
         read(&self.0.shared.view()?)
     }
 
-    /// Runs `work` on the writer thread; the answer comes when its rows are durable, and views see all of them or none.
-    /// An error from `work` leaves nothing behind.
+    /// Runs `work` on the writer thread; returns when its rows are durable, and views see all of them or none. An error from
+    /// `work` leaves nothing behind.
     ///
     /// # Errors
     /// Those of `work`; `Full` when the disk has no space; `Unavailable` after a failed sync (until the store is opened
@@ -188,11 +189,11 @@ impl Store {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// [`Store::write`] of what must not be durable before something else: `work` is queued when all gates are open, by the thread that
-    /// opens the last one.
+    /// [`Store::write`] for rows that must not be durable before something else: `work` is queued when all gates are open, by the
+    /// thread that opens the last one.
     ///
     /// # Errors
-    /// Those of [`Store::write`], and that of a gate that fails: nothing is written then.
+    /// Those of [`Store::write`], and that of a gate that fails: then nothing is written.
     pub async fn write_after<T: Send + 'static>(
         &self,
         gates: &[Gate],
@@ -220,7 +221,7 @@ impl Store {
         }
     }
 
-    /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
+    /// [`Store::write`] for threads that may block; it must not be called within an async runtime.
     ///
     /// # Errors
     /// Those of [`Store::write`].
@@ -235,10 +236,10 @@ impl Store {
         answer.blocking_recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Brings everything that was acknowledged into LMDB.
+    /// Writes everything that was acknowledged into LMDB.
     ///
     /// # Errors
-    /// `Full` or `Unavailable` when LMDB can't take it now; it stays in the commit log.
+    /// `Full` or `Unavailable` when LMDB can't store it now; it stays in the commit log.
     pub async fn settle(&self) -> Result<(), Error> {
         let (sender, answer) = oneshot::channel();
         self.0.ask(Request::Settle(sender)).await?;
@@ -257,8 +258,8 @@ impl Store {
         copied.await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
     }
 
-    /// Reads the pages of LMDB's trees and returns the first that is missing or damaged, if there is one. LMDB may end the
-    /// process when it meets such a page, so this comes before a check that reads all rows.
+    /// Reads the pages of LMDB's trees and returns the first missing or damaged one, if there is one. LMDB may end the process
+    /// when it reads such a page, so this comes before a check that reads all rows.
     ///
     /// # Errors
     /// `Unavailable` when the file can't be read.
@@ -266,8 +267,8 @@ impl Store {
         self.0.shared.environment.damaged_page()
     }
 
-    /// Reads every row of every table of LMDB, and answers what is wrong with their order or number. It takes as long as
-    /// reading the file does, and runs on its caller's thread.
+    /// Reads every row of every table of LMDB, and returns what is wrong with their order or number. It takes as long as reading
+    /// the file, and runs on its caller's thread.
     ///
     /// # Errors
     /// `Corrupt` when a page can't be read at all; `Unavailable`.
@@ -275,7 +276,7 @@ impl Store {
         self.0.shared.environment.check()
     }
 
-    /// What the store holds and costs.
+    /// The contents and the size of the store.
     ///
     /// # Errors
     /// `Unavailable` when LMDB can't be read.
@@ -286,18 +287,18 @@ impl Store {
         Ok(stats)
     }
 
-    /// Whether the store takes writes. Reads work in any case.
+    /// Whether the store accepts writes. Reads work in any case.
     ///
     /// # Errors
-    /// The error that writes are answered with, or will be soon: `Full` from when the disk had no space for a write until it
-    /// has some again, which is looked for once a second.
+    /// The error with which writes fail, or will fail soon: `Full` from when the disk had no space for a write until it has some
+    /// again, which is checked once a second.
     pub fn health(&self) -> Result<(), Error> {
         self.0.shared.health()?;
         self.0.shared.has_space()
     }
 
-    /// Takes no more writes, finishes those that were taken, and leaves everything in LMDB and an empty commit log. On a full
-    /// disk rows may stay in the commit log, until the store is opened again with some space. Closing twice is no error.
+    /// Accepts no more writes, finishes those that were accepted, and leaves everything in LMDB and an empty commit log. On a
+    /// full disk rows may stay in the commit log, until the store is opened again with some space. Closing twice is no error.
     ///
     /// # Errors
     /// Those of [`Store::settle`]; nothing that was acknowledged is lost.
@@ -366,7 +367,7 @@ pub(crate) struct BroughtIn {
     pub(crate) progress: Progress,
     /// LMDB's last transaction.
     pub(crate) base: usize,
-    /// The rows of the commit log that LMDB can't take because the disk is full, and the error.
+    /// The rows of the commit log that can't be written into LMDB because the disk is full, and the error.
     pub(crate) put_off: Option<(Layer, Error)>,
 }
 
@@ -457,7 +458,7 @@ pub struct Batch<'s> {
 /// The rows of a batch, encoded.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// The frames that are not written yet, and after them the one of this batch.
+    /// The frames that are not written yet, followed by the one of this batch.
     pub(crate) frames: Vec<u8>,
     /// Rows of that frame.
     pub(crate) count: usize,
@@ -482,31 +483,31 @@ impl<'s> Batch<'s> {
         Self { view, rows, hooks: Hooks::new(), hooks_after_answers: Hooks::new() }
     }
 
-    /// What was written before this batch.
+    /// The rows that were written before this batch.
     pub fn view(&self) -> &View<'s> {
         self.view
     }
 
-    /// Puts a row, over one with the same key if there is one. The last of several rows with one key in a batch wins.
+    /// Puts a row, replacing one with the same key if there is one. The last of several rows with one key in a batch wins.
     ///
     /// A batch with a key that is empty or longer than [`KEY_BYTES_MAX`] fails with `Invalid`.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         self.rows.put(table, key, Some(value));
     }
 
-    /// Removes a row, if it is there.
+    /// Removes a row, if it exists.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.put(table, key, None);
     }
 
-    /// Calls `hook` when the batch is durable and visible, before the write is answered; not at all when it fails. The hooks
-    /// of all batches are called one after the other, in the order of the batches, on a thread of the store: they must be short
-    /// and not use the store.
+    /// Calls `hook` when the batch is durable and visible, before the write is answered; not at all when it fails. The hooks of
+    /// all batches are called one after the other, in the order of the batches, on a thread of the store: they must be short and
+    /// must not use the store.
     pub fn on_durable(&mut self, hook: impl FnOnce() + Send + 'static) {
         self.hooks.push(Box::new(hook));
     }
 
-    /// The same when the writes that became durable together have been answered: for what would keep their callers waiting.
+    /// The same, but after the writes that became durable together were answered: for hooks that would delay their callers.
     pub fn on_answered(&mut self, hook: impl FnOnce() + Send + 'static) {
         self.hooks_after_answers.push(Box::new(hook));
     }

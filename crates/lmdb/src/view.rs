@@ -1,4 +1,4 @@
-//! What readers see: LMDB, overlaid by the rows that are only in the commit log.
+//! The contents as readers see them: LMDB, overlaid with the rows that are only in the commit log.
 
 use std::{
     ops::Bound,
@@ -31,7 +31,7 @@ pub(crate) struct Layers {
 
 impl Layers {
     /// Whether a transaction of LMDB belongs to these layers: the one under them, or the one that wrote the frozen layer into
-    /// LMDB. Later ones may hold newer rows than the layers.
+    /// LMDB. Later ones may have newer rows than the layers.
     fn match_transaction(&self, transaction: usize) -> bool {
         transaction == self.base || (self.frozen.is_some() && transaction == self.base + 1)
     }
@@ -67,7 +67,7 @@ pub enum Direction {
 }
 
 impl<'s> View<'s> {
-    /// A view of all batches up to what `visible` returns, which is called after `layers`.
+    /// A view of all batches up to the result of `visible`, which is called after `layers`.
     pub(crate) fn new(
         environment: &'s Environment,
         layers: impl Fn() -> arc_swap::Guard<Arc<Layers>>,
@@ -184,7 +184,7 @@ pub struct Range<'v> {
     mapped: MappedRows<'v>,
     mapped_head: Option<(&'v [u8], &'v [u8])>,
     has_failed: &'v AtomicBool,
-    /// The source of the last row that was returned, which is stepped over next.
+    /// The source of the last row that was returned, to be stepped over next.
     last: Source,
 }
 
@@ -292,7 +292,7 @@ impl Range<'_> {
     }
 }
 
-/// The error of a view that can't read from LMDB, which is noted.
+/// The error of a view that can't read from LMDB; also notes the failure.
 fn failed(has_failed: &AtomicBool, error: heed::Error) -> Error {
     has_failed.store(true, Ordering::Relaxed);
     lmdb_error("read", error)

@@ -25,8 +25,8 @@ use crate::{
 /// The most writes of a group. With more, the first would be answered late.
 const GROUP_WRITES_MAX: usize = 1_024;
 
-/// A group of this many writes is synced although more are queued, unless the group before is still being synced. A sync costs
-/// as much processor time as some five commits.
+/// A group of this many writes is synced even if more are queued, unless the group before is still being synced. A sync costs as
+/// much processor time as about five commits.
 const GROUP_WRITES_AHEAD: usize = 32;
 
 /// The most bytes of small frames of a group.
@@ -35,8 +35,8 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 /// The largest buffer of frames that is reused: that of a full group with the frame that filled it.
 const SPARE_BYTES_MAX: usize = 2 * GROUP_BYTES_MAX;
 
-/// How long the writer polls for the next write before it sleeps, if the last one came that soon: waking a thread takes some 25
-/// microseconds, a fifth of a sync, which a client that commits one thing after the other would pay each time.
+/// How long the writer polls for the next write before it sleeps, if the last one arrived that soon: waking a thread takes about
+/// 25 microseconds, a fifth of a sync, which a client that commits one write after the other would pay each time.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// A write: it puts rows into a batch, and returns whether to keep them and how to answer its caller.
@@ -77,7 +77,7 @@ pub(crate) struct Writer {
     syncer: Syncer,
     /// The buffer of a finished group.
     spare: Vec<u8>,
-    /// Whether the commit log may hold rows from before the opening that LMDB lacks, so that it can't be written yet.
+    /// Whether the commit log may have rows from before the opening that LMDB lacks, so that it can't be overwritten yet.
     is_log_held: bool,
 }
 
@@ -184,7 +184,7 @@ impl Writer {
 
     /// Runs one write. Drops the view when the next write needs a new one.
     fn write(&mut self, write: Write, view: &mut Option<View<'_>>) {
-        let Some(seen) = view else { return }; // the caller gets an error because the sender is dropped
+        let Some(seen) = view else { return }; // dropping the sender gives the caller an error
         let start = self.pending.begin();
         let (keep, answer) = write(&mut Batch::new(seen, &mut self.pending));
         let refused = self.shared.health().and_then(|()| self.release_log()).err();
@@ -211,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// Lets the commit log be written once LMDB has what it held at the opening, which a full disk puts off.
+    /// Allows writing the commit log once LMDB has its contents from the opening, which a full disk puts off.
     fn release_log(&mut self) -> Result<(), Error> {
         if self.is_log_held {
             self.shared.wait_until_applied()?;
@@ -220,7 +220,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the frame that begins at `start` its sequence, reserves space for it in the commit log, and adds its rows to the active layer.
+    /// Assigns a sequence to the frame that begins at `start`, reserves space for it in the commit log, and adds its rows to the
+    /// active layer.
     fn stage(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
         let rows = self.pending.rows_from(start);
         if u32::try_from(rows.len()).is_err() {
@@ -248,10 +249,10 @@ impl Writer {
         if len < LARGE_BYTES {
             return log.reserve(start + len).inspect_err(|_| self.pending.frames.truncate(start));
         }
-        // A large frame is written at once, after all before it: if the disk is full, it alone fails.
+        // A large frame is written at once, after all earlier ones: if the disk is full, it alone fails.
         self.syncer.wait(&mut self.spare);
         if let Err(error) = self.shared.health() {
-            self.pending.frames.truncate(start); // it would say that the group before it is durable
+            self.pending.frames.truncate(start); // it would imply that the group before it is durable
             return Err(error);
         }
         let large = self.pending.frames.split_off(start);
@@ -262,7 +263,8 @@ impl Writer {
         log.write(&large).map_err(|error| Error::io("write", "the commit log", error))
     }
 
-    /// Finishes the group before the frame that begins at `start`, and continues in the other file. Returns where the frame begins then.
+    /// Finishes the group before the frame that begins at `start`, and continues in the other file. Returns where the frame
+    /// begins afterwards.
     fn switch_file(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<usize, Error> {
         *view = None;
         let frame = self.pending.frames.split_off(start);
@@ -273,7 +275,7 @@ impl Writer {
         Ok(0)
     }
 
-    /// Makes what was staged durable and visible, and answers.
+    /// Makes the staged rows durable and visible, and answers.
     fn finish(&mut self) {
         self.syncer.wait(&mut self.spare);
         if self.log.is_none() {
@@ -283,7 +285,7 @@ impl Writer {
         }
     }
 
-    /// Lets another thread make what was staged durable, after the group before it.
+    /// Has another thread make the staged rows durable, after the group before it.
     fn send_group(&mut self) {
         if self.log.is_none() {
             return self.apply();
@@ -295,7 +297,7 @@ impl Writer {
         }
     }
 
-    /// The group of all that was staged; the next one begins.
+    /// The group of all that was staged; begins the next one.
     fn begin_group(&mut self) -> Group {
         let mut spare = std::mem::take(&mut self.spare);
         spare.shrink_to(SPARE_BYTES_MAX);
@@ -314,7 +316,7 @@ impl Writer {
         }
     }
 
-    /// Writes what was staged into LMDB at once: a store without a commit log.
+    /// Writes the staged rows into LMDB at once: for a store without a commit log.
     fn apply(&mut self) {
         self.pending.frames.clear();
         let progress = self.progress();
@@ -389,7 +391,7 @@ fn next(requests: &mut mpsc::Receiver<Request>, is_awake: bool) -> Option<Reques
 }
 
 impl Rows {
-    /// Begins a frame; returns where.
+    /// Begins a frame; returns its offset.
     fn begin(&mut self) -> usize {
         self.count = 0;
         frame::begin(&mut self.frames)

@@ -1,4 +1,4 @@
-//! Power cuts: what was acknowledged is there, and each batch is there as a whole or not at all.
+//! Power cuts: what was acknowledged exists, and each batch exists completely or not at all.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ const ROWS: Table = Table::new(1, "rows");
 /// How many batches each thread has written.
 const COUNTS: Table = Table::new(2, "counts");
 
-/// So many that a group is on its way while the next one is staged.
+/// Enough that a group is being synced while the next one is staged.
 const THREADS: u64 = 48;
 /// How often the store is opened, and how many batches each thread writes each time.
 const ROUNDS: u64 = 4;
@@ -39,8 +39,8 @@ fn key(numbers: &[u64]) -> KeyBuf {
     key
 }
 
-/// What a thread's batch puts. Every third batch is larger than a page, some are so large that they are written at once, and
-/// many rows are put again by later batches.
+/// The rows that a thread's batch puts. Every third batch is larger than a page, some are so large that they are written at once,
+/// and many rows are put again by later batches.
 fn puts(thread: u64, batch: u64) -> Vec<(KeyBuf, Vec<u8>)> {
     let len = match (thread % 16, batch % 3) {
         (7, 0) => 18_000,
@@ -52,7 +52,7 @@ fn puts(thread: u64, batch: u64) -> Vec<(KeyBuf, Vec<u8>)> {
     (0..rows).map(row).collect()
 }
 
-/// What it deletes.
+/// The rows that it deletes.
 fn deletes(thread: u64, batch: u64) -> Vec<KeyBuf> {
     let earlier = batch.saturating_sub(5);
     (0..3).map(|row| key(&[thread, earlier % 50, row])).collect()
@@ -91,12 +91,12 @@ fn write_rounds(child: &Child, log_bytes: u64) {
             }
         });
         if round == 2 {
-            runtime.block_on(store.close()).unwrap(); // the others are given up, and bring in the commit log
+            runtime.block_on(store.close()).unwrap(); // in other rounds the next opening brings in the commit log
         }
     }
 }
 
-/// What a thread has left after so many batches.
+/// The rows that a thread has left after this many batches.
 fn rows_after(thread: u64, batches: u64) -> Rows {
     let mut rows = Rows::new();
     for batch in 1..=batches {
@@ -148,7 +148,7 @@ fn check(cut: &Cut<'_>, log_bytes: u64) {
     }
     assert!(rows_of(&store) == expected, "a batch is there in parts");
 
-    // It goes on, and what it brings in is brought in once and for all.
+    // The store continues, and what it brings in is brought in for good.
     write(&store, THREADS + 1, 1);
     drop(store);
     expected.extend(rows_after(THREADS + 1, 1));
@@ -171,7 +171,7 @@ fn run(test: &str, log_bytes: u64) {
 
 #[test]
 fn acknowledged_batches_survive_power_cuts() {
-    run("acknowledged_batches_survive_power_cuts", 64 << 10); // so little that the files are switched many times
+    run("acknowledged_batches_survive_power_cuts", 64 << 10); // so small that the files are switched many times
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn acknowledged_batches_survive_power_cuts_without_a_commit_log() {
     run("acknowledged_batches_survive_power_cuts_without_a_commit_log", 0);
 }
 
-/// LMDB writes the first pages of a new file without a sync, and finds no store in what a cut may leave of them.
+/// LMDB writes the first pages of a new file without a sync, and finds no store in what a power cut may leave of them.
 #[test]
 fn a_store_whose_making_was_cut_off_is_made_again() {
     if let Some(child) = child().unwrap() {

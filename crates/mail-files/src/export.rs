@@ -1,4 +1,4 @@
-//! What an export says of a message beside its bytes.
+//! What an export stores about a message besides its bytes.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -11,7 +11,7 @@ pub const MANIFEST: &str = "restante-folders.json";
 /// A message that is exported.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportedMessage<'m> {
-    /// Its id in its account, which tells it from others with the same bytes.
+    /// Its id in its account, which distinguishes it from others with the same bytes.
     pub id: u64,
     /// When it was received, in seconds since 1970.
     pub received: i64,
@@ -45,15 +45,15 @@ impl ManifestFolder {
         Self { path: folder.path.clone(), role: folder.role.clone() }
     }
 
-    /// `None` for a path of nothing.
+    /// `None` for an empty path.
     pub(crate) fn folder(self) -> Option<Folder> {
         let Self { path, role } = self;
         (!path.is_empty()).then_some(Folder { path, role, is_guess: false })
     }
 }
 
-/// Whether the bytes are the same after LF has become CRLF, once their CRLF has become LF: every CR and LF is part of a CRLF, and
-/// there is no NUL, which an import removes.
+/// Whether converting CRLF to LF and back preserves the bytes: every CR and LF is part of a CRLF, and there is no NUL, which an
+/// import removes.
 pub(crate) fn is_text(raw: &[u8]) -> bool {
     memchr::memchr3_iter(b'\r', b'\n', 0, raw).all(|at| match raw.get(at) {
         Some(b'\r') => raw.get(at + 1) == Some(&b'\n'),
@@ -62,20 +62,20 @@ pub(crate) fn is_text(raw: &[u8]) -> bool {
     })
 }
 
-/// Text with LF for CRLF.
+/// The text with LF instead of CRLF.
 pub(crate) fn with_lf(raw: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = memchr::memchr(b'\r', rest) {
         let (line, after) = rest.split_at_checked(at).unwrap_or((rest, &[]));
         text.extend_from_slice(line);
-        rest = after.get(1..).unwrap_or_default(); // the LF is the first byte of what follows
+        rest = after.get(1..).unwrap_or_default(); // the LF is the first byte of the rest
     }
     text.extend_from_slice(rest);
     text
 }
 
-/// What names a message of a source: its bytes, and the id that an export gave it.
+/// Identifies a message of a source: by its bytes, and by the id that an export assigned to it.
 pub(crate) fn key(raw: &[u8], id: Option<u64>) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"import");

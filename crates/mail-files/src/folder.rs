@@ -1,21 +1,21 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A mailbox as a source names it.
+/// A mailbox of a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Folder {
-    /// The names from the top to it, one at least.
+    /// The names from the top level down to it, at least one.
     pub path: Vec<String>,
     /// Its role in JMAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Whether the role was guessed by the name: a mailbox of this name counts more then.
+    /// Whether the role was guessed from the name: an existing mailbox of this name takes precedence then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_guess: bool,
 }
 
-/// The roles that names at the top stand for, in lowercase.
+/// The roles that names at the top level imply; the names are in lowercase.
 const ROLES_OF_NAMES: [(&str, &str); 24] = [
     ("inbox", "inbox"),
     ("drafts", "drafts"),
@@ -44,7 +44,7 @@ const ROLES_OF_NAMES: [(&str, &str); 24] = [
 ];
 
 impl Folder {
-    /// A folder by its path; at the top, its name may stand for a role.
+    /// A folder with this path; at the top level, its name may imply a role.
     pub fn named(path: Vec<String>) -> Self {
         let role = match &*path {
             [name] => {
@@ -62,7 +62,7 @@ impl Folder {
         Self { path: vec![name.to_owned()], role: Some(role.to_owned()), is_guess: false }
     }
 
-    /// A number that tells it from other folders of its source; it depends on the path alone.
+    /// A number that identifies it among the folders of its source; it depends only on the path.
     pub fn number(&self) -> u64 {
         let mut hash = Sha256::new();
         for name in &self.path {

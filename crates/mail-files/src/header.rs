@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-/// The length of the first line, with its end.
+/// The length of the first line, including its line break.
 pub(crate) fn line_bytes(text: &[u8]) -> usize {
     memchr(b'\n', text).map_or(text.len(), |at| at + 1)
 }
@@ -20,7 +20,7 @@ pub(crate) fn first_field<'t>(text: &'t [u8], name: &str) -> Option<(&'t [u8], &
     found.eq_ignore_ascii_case(name.as_bytes()).then(|| (value.trim_ascii(), rest))
 }
 
-/// A message without the fields with these names, in lowercase; fields of one name may be several.
+/// A message without the fields with these names, in lowercase; there may be several fields of one name.
 pub(crate) fn without_fields(message: &[u8], names: &[&str]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(message.len());
     let mut rest = message;

@@ -1,6 +1,6 @@
-//! What flags of files are as keywords of JMAP.
+//! Maps flags of files to keywords of JMAP.
 
-/// The keyword that JMAP and IMAP's registry have for a flag that programs use under another name.
+/// The keyword in JMAP and IMAP's registry for a flag that programs use under another name.
 pub fn well_known_keyword(flag: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 12] = [
         ("\\seen", "$seen"),
@@ -20,7 +20,7 @@ pub fn well_known_keyword(flag: &str) -> Option<&'static str> {
     NAMES.iter().find(|(name, _)| *name == flag).map(|(_, keyword)| *keyword)
 }
 
-/// A flag as a keyword; `None` for those of IMAP that JMAP does not have.
+/// A flag as a keyword; `None` for those IMAP flags that JMAP does not have.
 pub(crate) fn keyword_of(flag: &str) -> Option<String> {
     match well_known_keyword(flag) {
         Some(keyword) => Some(keyword.to_owned()),
@@ -29,7 +29,7 @@ pub(crate) fn keyword_of(flag: &str) -> Option<String> {
     }
 }
 
-/// The letters of Maildir and their keywords, by their letters. `T`, marked for deletion, has none.
+/// The letters of Maildir and their keywords, sorted by letter. `T`, marked for deletion, has none.
 pub(crate) const MAILDIR_LETTERS: [(char, &str); 5] =
     [('D', "$draft"), ('F', "$flagged"), ('P', "$forwarded"), ('R', "$answered"), ('S', "$seen")];
 

@@ -1,8 +1,8 @@
-//! The modified UTF-7 of names of mailboxes (RFC 3501 §5.1.3).
+//! The modified UTF-7 of mailbox names (RFC 3501 §5.1.3).
 
 use base64_simd::STANDARD_NO_PAD;
 
-/// A name; `None` when the text is no modified UTF-7. Also characters that need no encoding may be encoded.
+/// Decodes a name; `None` if the text is not modified UTF-7. Characters that need no encoding may be encoded, too.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut name = String::with_capacity(text.len());
     let mut rest = text;
@@ -17,7 +17,7 @@ pub(crate) fn decode(text: &str) -> Option<String> {
         if encoded.contains('/') {
             return None;
         }
-        // Forgiving: some programs leave the unused bits at the end as they come.
+        // Forgiving: some programs don't clear the unused bits at the end.
         let bytes = base64_simd::forgiving_decode_to_vec(encoded.replace(',', "/").as_bytes()).ok()?;
         let (units, odd) = bytes.as_chunks::<2>();
         if !odd.is_empty() {
@@ -32,7 +32,7 @@ pub(crate) fn decode(text: &str) -> Option<String> {
     name.chars().all(|c| !c.is_control()).then_some(name)
 }
 
-/// The text of a name. `.` and `/` are encoded, too, since they separate names in files.
+/// Encodes a name. `.` and `/` are encoded, too, since they separate names in files.
 pub(crate) fn encode(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut units: Vec<u8> = Vec::new();

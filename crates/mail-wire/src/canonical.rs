@@ -2,21 +2,21 @@
 
 use memchr::{memchr, memchr_iter};
 
-/// How much of a canonical body is collected before it is handed on.
+/// How much of a canonical body is buffered before it is passed on.
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canonical {
-    /// As written, but for empty lines at the end of the body (RFC 6376 §3.4.1, §3.4.3).
+    /// As written, except for empty lines at the end of the body (RFC 6376 §3.4.1, §3.4.3).
     Simple,
-    /// Without differences of white space, and of case in the names of fields (RFC 6376 §3.4.2, §3.4.4).
+    /// Without differences in white space, or in the case of field names (RFC 6376 §3.4.2, §3.4.4).
     Relaxed,
 }
 
 impl Canonical {
-    /// Appends a header field. `name` has what precedes the colon, `value` what follows it without the last line
-    /// break; no line break follows.
+    /// Appends a header field. `name` is what precedes the colon, `value` what follows it without the last line break; no line
+    /// break is appended.
     pub fn append_field(self, name: &[u8], value: &[u8], to: &mut Vec<u8>) {
         if self == Self::Simple {
             to.extend_from_slice(name);
@@ -38,7 +38,7 @@ impl Canonical {
         }
     }
 
-    /// Hands a body in canonical form to `sink`, in order: in one pass, and with a buffer of fixed size.
+    /// Passes a body in canonical form to `sink`, in order: in one pass, and with a buffer of fixed size.
     pub fn body(self, body: &[u8], sink: &mut dyn FnMut(&[u8])) {
         let mut writer = BodyWriter { form: self, sink, chunk: Vec::new(), empty_lines: 0, is_empty: true };
         let mut start = 0;
@@ -51,7 +51,7 @@ impl Canonical {
         }
         let rest = body.get(start..).unwrap_or_default();
         if !rest.is_empty() {
-            writer.line(rest); // a last line without its end gets one
+            writer.line(rest); // a last line without a line break gets one
         }
         if writer.is_empty && self == Self::Simple {
             writer.push(b"\r\n"); // RFC 6376 §3.4.3: an empty body is a line break
@@ -60,7 +60,7 @@ impl Canonical {
     }
 }
 
-/// The value of a signature's field with that of its `b=` removed (RFC 6376 §3.5): what is signed of the field itself.
+/// The value of a signature's field with an empty `b=` (RFC 6376 §3.5): this is what the signature covers of its own field.
 pub fn without_signature(value: &[u8]) -> Vec<u8> {
     let mut unsigned = Vec::with_capacity(value.len());
     for (number, tag) in value.split(|byte| *byte == b';').enumerate() {
@@ -82,13 +82,13 @@ struct BodyWriter<'s> {
     form: Canonical,
     sink: &'s mut dyn FnMut(&[u8]),
     chunk: Vec<u8>,
-    /// Empty lines that count only when another line follows.
+    /// Empty lines, which count only if another line follows.
     empty_lines: usize,
     is_empty: bool,
 }
 
 impl BodyWriter<'_> {
-    /// Adds a line, without its end.
+    /// Adds a line, without its line break.
     fn line(&mut self, line: &[u8]) {
         let length = match self.form {
             Canonical::Simple => line.len(),
@@ -109,7 +109,7 @@ impl BodyWriter<'_> {
         self.push(b"\r\n");
     }
 
-    /// Adds a line with each run of white space as one space.
+    /// Adds a line with each run of white space replaced by one space.
     fn words(&mut self, line: &[u8]) {
         let mut rest = line;
         while let Some(at) = rest.iter().position(|byte| is_space(*byte)) {

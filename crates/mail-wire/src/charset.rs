@@ -1,4 +1,4 @@
-//! Text in the character sets that mail names.
+//! Decodes text in the character sets used in mail.
 
 use encoding_rs::{Encoding, ISO_2022_JP, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
@@ -7,7 +7,7 @@ mod utf_7;
 /// Decoded text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The text, with U+FFFD for what could not be decoded. A byte order mark is left out.
+    /// The text, with U+FFFD for what could not be decoded. A byte order mark is removed.
     pub text: String,
     /// The charset is unknown, or bytes do not belong to it.
     pub is_problem: bool,
@@ -24,8 +24,8 @@ pub(crate) enum Charset {
 
 /// Decodes bytes of the charset that `label` names, in any case. An empty label means US-ASCII.
 ///
-/// Bytes of an unknown charset, and of US-ASCII with octets above 127, are read as UTF-8 and marked as a problem: mail without a
-/// label or with a wrong one is most often UTF-8.
+/// Bytes of an unknown charset, and of US-ASCII with octets above 127, are decoded as UTF-8 and marked as a problem: mail without
+/// a label or with a wrong one is most often UTF-8.
 pub fn decode(label: &str, bytes: &[u8]) -> Decoded {
     match Charset::from_label(label) {
         Some(charset) => charset.decode(bytes),
@@ -49,14 +49,14 @@ impl Charset {
         if is("utf8mb4") || is("utf_8") {
             return Some(Self::Other(UTF_8));
         }
-        // The web's table of labels lacks these, which mail has.
+        // The web's table of labels lacks these, which occur in mail.
         if is("cp1252") || is("latin-1") || is("iso-latin-1") {
             return Some(Self::Other(WINDOWS_1252));
         }
         Encoding::for_label_no_replacement(label.as_bytes()).map(Self::Other)
     }
 
-    /// Whether what octets mean depends on those far before them, so that texts can't be joined before they are decoded.
+    /// Whether the meaning of octets depends on distant octets before them: then texts must be decoded before they are joined.
     pub(crate) fn has_state(self) -> bool {
         matches!(self, Self::Utf7 | Self::Utf16) || self == Self::Other(ISO_2022_JP)
     }

@@ -1,6 +1,6 @@
-//! The bytes of mail: header forms, MIME, SMTP and LMTP. No I/O.
+//! The byte formats of mail: header forms, MIME, SMTP and LMTP. No I/O.
 //!
-//! Nothing in this crate panics, whatever bytes it reads, and all of it takes time in proportion to their number.
+//! Nothing in this crate panics, whatever bytes it parses, and all of it takes time proportional to their number.
 
 pub mod canonical;
 pub mod charset;

@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// Bytes as a header, as the value of a field in every form, as a subject, and as a body in every encoding: nothing panics, and
-/// what comes out is what the forms promise.
+/// the results are as the forms promise.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn header_forms(bytes: &[u8]) {
     header_fields(bytes);
     texts(bytes);
@@ -86,10 +86,10 @@ fn addresses(value: &[u8]) {
     assert_eq!(flat.next(), None);
 }
 
-/// A message made of the bytes is refused, or has lines as mail wants them, and its fields and parts are read again as they were.
+/// A message made of the bytes is refused, or has valid lines, and parsing it returns the same fields and parts.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn compose(bytes: &[u8]) {
     let mut source = Source { rest: bytes };
     let fields = source.fields();
@@ -100,24 +100,24 @@ pub fn compose(bytes: &[u8]) {
     let _ = check(&Message { fields, root });
 }
 
-/// A field alone is refused, or read again as it was.
+/// A single field is refused, or parsing it returns the same value.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn field_is_read_again(name: &str, value: &FieldValue) {
     let root = Part::new("text/plain", Content::Text("".into()));
     let _ = check(&Message { fields: vec![(name.to_owned(), value.clone())], root });
 }
 
-/// A part alone is refused, or read again as it was.
+/// A single part is refused, or parsing it returns the same part.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn part_is_read_again(part: &Part) {
     let _ = check(&Message { fields: Vec::new(), root: part.clone() });
 }
 
-/// Writes a message, and compares what is read of it.
+/// Writes a message, and compares it with the result of parsing it.
 fn check(message: &Message) -> Result<(), ComposeError> {
     const SEED: [u8; 16] = [7; 16];
     let origin = Origin { seed: SEED, date: Date { seconds: 0, offset_minutes: 0 }, host: "example.com" };
@@ -168,7 +168,7 @@ fn check_field(name: &str, value: &FieldValue, field: Field<'_>) {
     }
 }
 
-/// Text as it is read again: a tab is a space, other control characters are gone, and it is in NFC.
+/// Text as it is parsed: a tab becomes a space, other control characters are removed, and it is in NFC.
 fn readable(text: &str) -> String {
     let spaced = text.chars().map(|character| if character == '\t' { ' ' } else { character });
     spaced.filter(|character| !character.is_control()).nfc().collect()
@@ -181,7 +181,7 @@ fn readable_address(address: &Address) -> Option<Address> {
     has_any.then(|| Address { name, email: address.email.clone() })
 }
 
-/// Groups as they are read again: addresses outside of groups that stand beside each other are together.
+/// Groups as they are parsed: adjacent addresses outside of groups are one group.
 fn readable_groups(groups: &[Group]) -> Vec<Group> {
     let mut read: Vec<Group> = Vec::new();
     for group in groups {
@@ -196,7 +196,7 @@ fn readable_groups(groups: &[Group]) -> Vec<Group> {
     read
 }
 
-/// Compares a part with how it was written, its header first.
+/// Compares a part, beginning with its header, with how it was written.
 fn check_part(part: &Part, written: &[u8]) {
     let header = Header::parse(written);
     let body = written.get(header.bytes()..).expect("a body follows its header");
@@ -243,7 +243,7 @@ fn split_parts<'b>(body: &'b [u8], boundary: &str) -> Vec<&'b [u8]> {
     let mut at = 0;
     for line in body.split_inclusive(|byte| *byte == b'\n') {
         if line.starts_with(delimiter.as_bytes()) {
-            // The line break before a delimiter belongs to it.
+            // The line break before a delimiter is part of it.
             parts.extend(start.and_then(|start| body.get(start..at - 2)));
             start = Some(at + line.len());
             let is_last = line.get(delimiter.len()..).is_some_and(|rest| rest.starts_with(b"--"));

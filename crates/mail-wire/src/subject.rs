@@ -1,13 +1,13 @@
-//! The base subject of RFC 5256, section 2.1, by which threads are found and emails sorted.
+//! The base subject of RFC 5256, section 2.1, by which threads are found and emails are sorted.
 
-/// A subject without what replies, forwards and mailing lists put around it: `Re:`, `Fwd:`, `[list]`, `(fwd)`, `[fwd: ...]`.
+/// A subject without the additions of replies, forwards and mailing lists: `Re:`, `Fwd:`, `[list]`, `(fwd)`, `[fwd: ...]`.
 ///
-/// `subject` is decoded text, as [`crate::header::as_text`] gives it. White space is joined to single spaces. Case stays; compare
-/// base subjects without regard to it (`i;unicode-casemap`).
+/// `subject` is decoded text, as returned by [`crate::header::as_text`]. White space is collapsed to single spaces. Case is
+/// preserved; compare base subjects without regard to it (`i;unicode-casemap`).
 pub fn base_subject(subject: &str) -> String {
     let joined = join_white_space(subject);
     let mut rest = joined.as_str();
-    // Each round takes off at least the six characters of a wrapper, and looks at what it leaves a bounded number of times.
+    // Each round removes at least the six characters of a wrapper, and scans the rest a bounded number of times.
     loop {
         rest = without_trailers(rest);
         rest = without_leaders_and_blobs(rest);
@@ -41,7 +41,7 @@ fn without_trailers(mut subject: &str) -> &str {
     }
 }
 
-/// Steps 3 to 5: `re:`, `fw:`, `fwd:`, each with blobs before and one within it, then blobs that leave something.
+/// Steps 3 to 5: `re:`, `fw:`, `fwd:`, each with blobs before it and one blob in it, then blobs unless nothing would remain.
 fn without_leaders_and_blobs(mut subject: &str) -> &str {
     loop {
         subject = subject.trim_start_matches(' ');
@@ -64,12 +64,12 @@ fn without_leaders_and_blobs(mut subject: &str) -> &str {
     }
 }
 
-/// Step 6: what stands between `[fwd:` and `]`.
+/// Step 6: the text between `[fwd:` and `]`.
 fn forwarded(subject: &str) -> Option<&str> {
     strip_prefix_ignore_case(subject, "[fwd:")?.strip_suffix(']')
 }
 
-/// What follows `[...]`, which has no brackets inside, and the white space after it.
+/// The text after `[...]`, which has no brackets inside, and the white space that follows it.
 fn after_blob(subject: &str) -> Option<&str> {
     let inner = subject.strip_prefix('[')?;
     let end = inner.find(['[', ']'])?;
@@ -77,7 +77,7 @@ fn after_blob(subject: &str) -> Option<&str> {
     Some(after.trim_start_matches(' '))
 }
 
-/// What follows `re:`, `fw:` or `fwd:`, with white space and one blob before the colon.
+/// The text after `re:`, `fw:` or `fwd:`, with white space and one blob before the colon.
 fn after_reply_or_forward(subject: &str) -> Option<&str> {
     let after = strip_prefix_ignore_case(subject, "re")
         .or_else(|| strip_prefix_ignore_case(subject, "fwd"))
@@ -138,7 +138,7 @@ mod tests {
             ("a [b] Re: c", "a [b] Re: c"),
             ("Fw: grüße", "grüße"),
             ("(fwd)", ""),
-            ("AW: hello", "AW: hello"), // not of the RFC
+            ("AW: hello", "AW: hello"), // not in the RFC
         ];
         for (subject, base) in rows {
             assert_eq!(base_subject(subject), base, "{subject:?}");

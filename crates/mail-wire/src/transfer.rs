@@ -1,4 +1,4 @@
-//! Content-Transfer-Encoding: what a part's body says, from its octets in the message (RFC 2045, section 6).
+//! Content-Transfer-Encoding: decodes a part's body from its octets in the message (RFC 2045, section 6).
 
 use std::borrow::Cow;
 
@@ -10,15 +10,15 @@ use crate::compose;
 /// A decoded body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded<'b> {
-    /// The octets; those of the message itself where nothing had to be decoded.
+    /// The octets; those of the message itself if nothing had to be decoded.
     pub bytes: Cow<'b, [u8]>,
-    /// The encoding is unknown, or the body breaks its rules or was cut. What could be decoded is there.
+    /// The encoding is unknown, or the body is invalid or truncated. `bytes` is what could be decoded.
     pub is_problem: bool,
 }
 
 /// Decodes a body by the value of its Content-Transfer-Encoding, in any case; an empty value means 7bit.
 ///
-/// Of an unknown encoding the octets are given as they are, with a problem.
+/// With an unknown encoding the octets are returned unchanged, with a problem.
 pub fn decode<'b>(encoding: &str, body: &'b [u8]) -> Decoded<'b> {
     let encoding = encoding.trim_ascii();
     let is = |name: &str| encoding.eq_ignore_ascii_case(name);
@@ -57,11 +57,11 @@ pub fn write_base64(content: &[u8], out: &mut Vec<u8>) {
 pub(crate) enum Base64Problem {
     /// Only the padding at the end is missing.
     Unpadded,
-    /// A character is left over, or there are others than those of base64 and white space.
+    /// A character is left over, or there are characters other than base64 and white space.
     Broken,
 }
 
-/// Decodes base64 with white space in any place. Other characters are skipped; padding ends it (RFC 2045, section 6.8).
+/// Decodes base64 with white space anywhere. Other characters are skipped; padding ends it (RFC 2045, section 6.8).
 pub(crate) fn base64(encoded: &[u8]) -> (Vec<u8>, Option<Base64Problem>) {
     let mut dense = Vec::with_capacity(encoded.len());
     for line in encoded.split(|byte| *byte == b'\n') {
@@ -101,7 +101,7 @@ fn base64_in_parts(encoded: &[u8]) -> (Vec<u8>, Option<Base64Problem>) {
         0 => 0,
         12 => 2,
         18 => 1,
-        _ => u32::MAX, // six bits are no octet
+        _ => u32::MAX, // six bits are less than an octet
     };
     let whole = usize::try_from(bit_count / 8).unwrap_or_default();
     let last = (bits << (24 - bit_count)).to_be_bytes();
@@ -125,7 +125,7 @@ fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-/// Decodes quoted-printable. White space at the end of a line is not part of it; a `=` that introduces nothing stays.
+/// Decodes quoted-printable. White space at the end of a line is removed; a `=` without a valid code after it is preserved.
 fn quoted_printable(encoded: &[u8]) -> (Vec<u8>, bool) {
     let mut decoded = Vec::with_capacity(encoded.len());
     let mut is_problem = false;
@@ -153,7 +153,8 @@ fn without_trailing_space(mut line: &[u8]) -> &[u8] {
     line
 }
 
-/// Appends a line of quoted-printable without its end; true if it has a `=` that is not followed by two hexadecimal digits.
+/// Appends a decoded line of quoted-printable without its line break; returns true if it has a `=` that is not followed by two
+/// hexadecimal digits.
 fn unquote(line: &[u8], decoded: &mut Vec<u8>) -> bool {
     let mut rest = line;
     let mut is_problem = false;
@@ -176,7 +177,7 @@ fn unquote(line: &[u8], decoded: &mut Vec<u8>) -> bool {
     is_problem
 }
 
-/// The octet that two hexadecimal digits stand for.
+/// The octet of two hexadecimal digits.
 pub(crate) fn octet(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)

@@ -1,4 +1,4 @@
-//! Checks the properties of the fuzz targets for header forms and compose for their committed seeds.
+//! Checks the properties of the fuzz targets for header forms and composing with their committed seeds.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{fs, path::Path};

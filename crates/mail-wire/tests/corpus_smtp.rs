@@ -1,4 +1,4 @@
-//! Checks the properties of SMTP's fuzz targets for their committed seeds.
+//! Checks the properties of SMTP's fuzz targets with their committed seeds.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{fs, path::Path};

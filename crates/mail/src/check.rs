@@ -1,4 +1,4 @@
-//! Counts again what is derived from emails: the counters of mailboxes and of the account.
+//! Recounts what is derived from emails: the counters of mailboxes and of the account.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const REPAIRS_MAX: usize = 1_024;
 /// The most findings that are returned.
 const FINDINGS_MAX: usize = 1_000;
 
-/// What is counted of all emails.
+/// What is counted over all emails.
 #[derive(Default)]
 struct Recount {
     shares: Shares,
@@ -29,8 +29,8 @@ struct Recount {
     findings: Vec<Finding>,
 }
 
-/// Compares the counters of an account with its emails; with `is_repair` wrong ones are corrected in the view, and it returns
-/// whether there are more to correct.
+/// Compares the counters of an account with its emails. With `is_repair`, wrong ones are corrected in the view. Returns the
+/// findings, and whether there are more to correct.
 pub(crate) async fn recount(
     reader: &Reader<'_>,
     view: &mut View,
@@ -40,7 +40,7 @@ pub(crate) async fn recount(
     let mut thread: Option<(RecordId, Vec<EmailState>)> = None;
     let mut after: Option<Cursor> = None;
     loop {
-        // By threads, so that the emails of one are together and no more than those are in memory.
+        // In the order of threads, so that only the emails of one thread and of one page are in memory.
         let (emails, next) = reader.emails_by_thread(after).await?;
         let mut threads = BTreeSet::new();
         for (id, email) in emails {
@@ -75,7 +75,7 @@ impl Recount {
         }
     }
 
-    /// Counts an email, and checks what its properties say of each other.
+    /// Counts an email, and checks that its properties agree with each other.
     fn email(&mut self, id: RecordId, email: &EmailState, view: &View) {
         self.emails += 1;
         self.bytes += email.size;
@@ -118,7 +118,7 @@ impl Recount {
         }
     }
 
-    /// Notes wrong counters, and corrects them; returns whether some are left.
+    /// Adds findings for wrong counters, and corrects them if `is_repair`; returns whether some are left.
     fn compare(&mut self, view: &mut View, is_repair: bool) -> bool {
         let (bytes, emails) = (self.bytes, self.emails);
         let stored = (view.account.bytes, view.account.count);

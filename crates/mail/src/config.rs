@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct MailConfig {
     /// The most mailboxes of an account.
     pub mailboxes_max: NonZero<usize>,
-    /// How deep mailboxes are nested at most; a mailbox at the top has depth 1.
+    /// The deepest nesting of mailboxes; a mailbox at the top has depth 1.
     pub mailbox_depth_max: NonZero<usize>,
     /// The longest name of a mailbox in bytes. RFC 8621 §1.3.1 requires at least 100.
     pub mailbox_name_bytes_max: NonZero<usize>,
@@ -20,16 +20,16 @@ pub struct MailConfig {
     /// The most different keywords of an account, besides the well-known ones. An account's keywords are in memory while it is
     /// in use.
     pub keywords_max: NonZero<usize>,
-    /// How long a delivery that is repeated is recognized, also when the email was destroyed meanwhile. Peers retry for up to
-    /// five days (RFC 5321 §4.5.4.1).
+    /// How long a repeated delivery is recognized, even if the email has been destroyed since. Peers retry for up to five days (RFC
+    /// 5321 §4.5.4.1).
     pub delivery_memory_seconds: NonZero<u64>,
     /// How long a destroyed email can be restored.
     pub vault_seconds: u64,
-    /// The bytes of destroyed emails that an account keeps to be restored; beyond them what was destroyed first leaves.
+    /// The most bytes of destroyed emails that an account keeps for restoring; beyond that, those destroyed first are removed.
     pub vault_bytes_max: u64,
     /// The most accounts that stay in memory while nothing happens in them.
     pub accounts_in_memory_max: NonZero<usize>,
-    /// The most mailboxes of all those accounts that stay in memory, for writers and readers apart; each takes about 300 bytes.
+    /// The most mailboxes that stay in memory for all those accounts, for writers and readers separately; each takes about 300 bytes.
     pub mailboxes_in_memory_max: usize,
     /// The most edits of one account that wait for their commit; further ones are refused as busy.
     pub edits_waiting_max: NonZero<usize>,
@@ -61,7 +61,7 @@ impl MailConfig {
     /// [`restante_records::INDEX_ENTRIES_MAX`] entries in an index.
     pub const PER_EMAIL_MAX: usize = 200;
 
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// The first wrong setting, if there is one, and what to do about it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if self.mailbox_name_bytes_max.get() < Self::NAME_BYTES_MIN {
             return Some(("mailbox_name_bytes_max", format!("use at least {}", Self::NAME_BYTES_MIN)));

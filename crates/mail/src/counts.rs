@@ -27,7 +27,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// What a thread adds to each mailbox in which an email of it is.
+/// What a thread adds to each mailbox that has an email of it.
 pub(crate) type Shares = BTreeMap<RecordId, Share>;
 
 /// The shares of a thread with these emails. `trash` is the mailbox with that role.
@@ -94,7 +94,7 @@ impl Share {
         mailbox.bytes = self.bytes;
     }
 
-    /// These counters, when a thread's share of them changes. Counters that are too small, on a damaged store, stop at 0.
+    /// These counters after a thread's share of them has changed. On a damaged store, a counter that would become negative becomes 0.
     pub(crate) fn changed(self, before: Self, after: Self) -> Self {
         let changed = |counter: u64, before: u64, after: u64| (counter + after).saturating_sub(before);
         Self {

@@ -1,4 +1,4 @@
-//! What is searched of an email.
+//! The document of an email for searching.
 
 use restante_mail_wire::header::{Header, as_addresses, as_text};
 use restante_records::RecordId;
@@ -9,10 +9,10 @@ use crate::{
     row::Row,
 };
 
-/// The most bytes of text that are searched of the bodies of an email.
+/// The most bytes of the bodies' text that are searched.
 pub const SEARCHED_BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes of addresses, of header fields and of names of attachments that are searched, each.
+/// The most bytes that are searched of addresses, of header fields and of attachment names, each.
 const SEARCHED_LIST_BYTES_MAX: usize = 512 << 10;
 
 /// The document of an email for a search index and for direct matching: both must be made by this function to agree. The time is
@@ -34,14 +34,14 @@ pub fn document(id: RecordId, received: i64, raw: &[u8], structure: &Structure) 
     }
 }
 
-/// How much of a message [`document`] needs: up to the end of its last text. What follows are attachments, of which nothing but the names is
-/// searched, and those are in the structure.
+/// How much of a message [`document`] needs: up to the end of its last text. Only attachments follow; their names are all that is
+/// searched of them, and the names are in the structure.
 pub fn searched_end(row: &Row, structure: &Structure) -> u64 {
     let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
     texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
 }
 
-/// Each address with its name: what a condition on the field looks into is both.
+/// Each address with its name: a condition on the field searches both.
 fn addresses(header: &Header<'_>, name: &str) -> Vec<String> {
     let addresses = header.all(name).flat_map(|field| as_addresses(field.value));
     let texts = addresses.map(|address| match address.name {
@@ -60,7 +60,7 @@ fn headers(header: &Header<'_>) -> Vec<(String, String)> {
     bounded(fields, |(name, value)| name.len() + value.len())
 }
 
-/// The first of them that have [`SEARCHED_LIST_BYTES_MAX`] together.
+/// The first values, up to [`SEARCHED_LIST_BYTES_MAX`] bytes in total.
 fn bounded<T>(values: impl Iterator<Item = T>, bytes_of: impl Fn(&T) -> usize) -> Vec<T> {
     let mut bytes = 0;
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! What callers ask of [`crate::Mail`], and what they get.
+//! The edits that callers pass to [`crate::Mail`], and their outcomes.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct StoredMessage {
     pub row: Bytes,
     /// The bytes of the raw message.
     pub size: u64,
-    /// What its thread is found by, see [`crate::email::THREAD_KEY`]; [`crate::message::THREAD_KEYS_MAX`] at most.
+    /// The keys that its thread is found by, see [`crate::email::THREAD_KEY`]; [`crate::message::THREAD_KEYS_MAX`] at most.
     pub thread_keys: Vec<[u8; 16]>,
     /// The raw message. It must have been put or touched before the edit, see [`restante_blobs::Blobs::touch`].
     pub blob: BlobId,
@@ -28,7 +28,7 @@ impl StoredMessage {
     }
 }
 
-/// A message that SMTP or LMTP brought for an account.
+/// A message that SMTP or LMTP delivered to an account.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// The message.
@@ -46,20 +46,20 @@ pub struct Delivery {
 /// How a delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// It is this email now.
+    /// It became this email.
     New(RecordId),
     /// It was delivered before; nothing was stored.
     Repeated,
 }
 
-/// A message that is moved in from elsewhere.
+/// A message that is imported from elsewhere.
 #[derive(Clone, Debug)]
 pub struct ImportedMessage {
     /// The message.
     pub message: StoredMessage,
-    /// What names the message at its source: a message with the key of an earlier one is that email.
+    /// Identifies the message at its source: a message with the key of an earlier one is the same email.
     pub key: [u8; 32],
-    /// The mailboxes that it is placed into, one at least, each with a number for the folder of the source that it stands for.
+    /// The mailboxes that it is placed into, at least one, each with the number of the source folder that it stands for.
     pub places: Vec<(RecordId, u64)>,
     /// Its keywords, in any case.
     pub keywords: Vec<String>,
@@ -72,15 +72,15 @@ pub struct ImportedMessage {
 /// How an import of a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Imported {
-    /// It is this email now.
+    /// It became this email.
     New(RecordId),
-    /// It was this email already, which was placed into more mailboxes and got the keywords.
+    /// It was already this email, which was placed into more mailboxes and got the keywords.
     Placed(RecordId),
-    /// It was imported from these folders before; nothing was changed.
+    /// It was already imported from these folders; nothing was changed.
     Repeated,
 }
 
-/// An email that a user makes: by Email/set, Email/import, Email/copy or IMAP's APPEND.
+/// An email that a user creates: by Email/set, Email/import, Email/copy or IMAP's APPEND.
 #[derive(Clone, Debug)]
 pub struct NewEmail {
     /// The state that emails must be in, if any (RFC 8620 §5.3).
@@ -97,7 +97,7 @@ pub struct NewEmail {
     pub quota: Option<u64>,
 }
 
-/// An email that was made.
+/// An email that was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreatedEmail {
     /// The email.
@@ -128,9 +128,9 @@ pub struct Transition {
 pub enum Patch<T> {
     /// It stays as it is.
     Keep,
-    /// It becomes this.
+    /// It becomes this set.
     Whole(BTreeSet<T>),
-    /// These are added and removed. To add what is there, or to remove what is not, is no error.
+    /// These values are added and removed. Adding a value that is there, or removing one that is not, is no error.
     Parts {
         /// Added, after the removals.
         add: BTreeSet<T>,
@@ -139,7 +139,7 @@ pub enum Patch<T> {
     },
 }
 
-/// How an email changes: nothing else of it can (RFC 8621 §4.6).
+/// How an email changes. Nothing else about it can change (RFC 8621 §4.6).
 #[derive(Clone, Debug)]
 pub struct EmailUpdate {
     /// The state that emails must be in, if any.
@@ -150,18 +150,18 @@ pub struct EmailUpdate {
     pub keywords: Patch<String>,
 }
 
-/// The mailbox above one that is made or changed.
+/// The parent of a mailbox that is created or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
-    /// None.
+    /// None: the mailbox is at the top.
     Top,
     /// This one.
     Mailbox(RecordId),
-    /// The one that a create of the same set makes, counted from 0.
+    /// The mailbox that the create with this number in the same set makes, counted from 0.
     Created(usize),
 }
 
-/// A mailbox that is to be made.
+/// A mailbox to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMailbox {
     /// Its name; it is stored in Unicode's normalization form C.
@@ -196,35 +196,35 @@ pub struct MailboxUpdate {
 pub struct MailboxSet {
     /// The state that mailboxes must be in, if any.
     pub if_in_state: Option<Revision>,
-    /// The new ones, in any order: a parent may stand behind its child.
+    /// The mailboxes to create, in any order: a child may come before its parent.
     pub create: Vec<NewMailbox>,
-    /// Those that change.
+    /// The mailboxes to change.
     pub update: Vec<(RecordId, MailboxUpdate)>,
-    /// Those that go.
+    /// The mailboxes to destroy.
     pub destroy: Vec<RecordId>,
-    /// Whether emails of a mailbox that goes are removed from it (`onDestroyRemoveEmails`); those that are in no other one are
-    /// destroyed.
+    /// Whether the emails of a destroyed mailbox are removed from it (`onDestroyRemoveEmails`); those that are in no other mailbox
+    /// are destroyed.
     pub remove_emails: bool,
 }
 
-/// What became of a [`MailboxSet`], entry by entry. What is left out is without error.
+/// The outcome of a [`MailboxSet`], entry by entry.
 #[derive(Debug)]
 pub struct MailboxSetOutcome {
     /// The states of mailboxes before and after.
     pub states: Transition,
-    /// Of each create, in order: the mailbox, and its name when that was normalized.
+    /// For each create, in order: the mailbox, and its name if normalization changed it.
     pub created: Vec<Result<SetMailbox, crate::MailError>>,
-    /// Of each update, in order.
+    /// The same for each update, in order.
     pub updated: Vec<Result<SetMailbox, crate::MailError>>,
-    /// Of each destroy, in order.
+    /// The outcome of each destroy, in order.
     pub destroyed: Vec<Result<(), crate::MailError>>,
 }
 
-/// A mailbox that was made or changed.
+/// A mailbox that was created or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetMailbox {
     /// The mailbox.
     pub id: RecordId,
-    /// Its name, when it is not the one that was given: in normalization form C.
+    /// Its name in normalization form C, if that is not the one that was given.
     pub normalized_name: Option<String>,
 }

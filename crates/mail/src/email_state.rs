@@ -1,4 +1,4 @@
-//! What changes of an email, and what it is found by: the properties of its record.
+//! The properties of an email's record: the state that can change, and the keys by which the email is found.
 
 use restante_core::Error;
 use restante_records::{Properties, Record, RecordId, Value};
@@ -16,13 +16,13 @@ pub(crate) const JUNK: u64 = 5;
 /// The properties of an email's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmailState {
-    /// The mailboxes that it is in, ascending. Without any it exists for IMAP alone, until it is expunged.
+    /// The mailboxes that it is in, ascending. An email without any exists only for IMAP, until it is expunged.
     pub mailboxes: Vec<RecordId>,
     /// When it was received, in seconds since 1970.
     pub received: u64,
     /// Its thread.
     pub thread: RecordId,
-    /// Its keywords but `$seen` as numbers, ascending; [`crate::Keywords`] has their names.
+    /// Its keywords except `$seen`, as ascending numbers; [`crate::Keywords`] has their names.
     pub keywords: Vec<u64>,
     /// Whether it does not have `$seen`.
     pub is_unseen: bool,
@@ -32,9 +32,9 @@ pub struct EmailState {
     pub places: Vec<u64>,
     /// Those of them that have \Deleted, ascending.
     pub deleted: Vec<u64>,
-    /// What its thread is found by.
+    /// The keys that its thread is found by.
     pub(crate) thread_keys: Vec<Value>,
-    /// What it was delivered or imported as.
+    /// The key of its delivery or import.
     pub(crate) delivery: Option<Value>,
     /// The folders of the source that it was imported from, ascending.
     pub(crate) origins: Vec<u64>,

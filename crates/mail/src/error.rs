@@ -1,13 +1,13 @@
 use restante_core::Error;
 use restante_records::RecordId;
 
-/// Why an edit was not made. Nothing was changed then, except after [`MailError::Store`], see there.
+/// Why an edit failed. Nothing was changed then, except after [`MailError::Store`], see there.
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
     /// The email, the mailbox or the entry of the vault does not exist.
     #[error("it does not exist")]
     NotFound,
-    /// The state that the edit was to be made in is over (RFC 8620 §5.3).
+    /// The state is not the one that the edit requires (RFC 8620 §5.3).
     #[error("the state is another one")]
     StateMismatch,
     /// It would exceed the quota of the account, or the number of its mailboxes.
@@ -28,7 +28,7 @@ pub enum MailError {
     /// This is no keyword (RFC 8621 §4.1.1).
     #[error("not a keyword: expected 1 to 255 characters of ASCII without spaces and ( ) {{ }} ] % * \" \\")]
     BadKeyword(String),
-    /// A mailbox of this name is there, below the same parent.
+    /// There is already a mailbox with this name below the same parent.
     #[error("a mailbox of this name exists")]
     AlreadyExists {
         /// That mailbox.
@@ -40,7 +40,7 @@ pub enum MailError {
     /// The mailbox has emails.
     #[error("the mailbox has emails")]
     HasEmail,
-    /// These properties have values that are not possible; they are named as JMAP does.
+    /// These properties, which have their JMAP names, have invalid values.
     #[error("{why}")]
     Invalid {
         /// All of them.
@@ -54,7 +54,7 @@ pub enum MailError {
     /// It is not allowed.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// The store failed. After `Full` and `Unavailable` nobody knows whether the edit was made; a delivery can be repeated.
+    /// The store failed. After `Full` and `Unavailable` it is unknown whether the edit was made; a delivery can be repeated.
     #[error(transparent)]
     Store(#[from] Error),
 }
@@ -65,7 +65,7 @@ impl MailError {
         Self::Store(error.duplicate())
     }
 
-    /// The error of the store, for callers for which no other one can happen: any other is `Internal`.
+    /// The store's error, for callers that can get no other one: any other becomes `Internal`.
     pub fn into_store(self) -> Error {
         match self {
             Self::Store(error) => error,

@@ -1,4 +1,4 @@
-//! Places in lists as text.
+//! Cursors as text.
 
 use bytes::Bytes;
 use restante_records::Cursor;
@@ -8,7 +8,7 @@ pub(crate) fn of_cursor(cursor: &Cursor) -> String {
     cursor.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The cursor of hex digits; `None` for anything else.
+/// The cursor with these hex digits; `None` for any other text.
 pub(crate) fn cursor(text: &str) -> Option<Cursor> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Mail, MailError, Transition, Tries, schema::identity};
 
-/// The most identities that an account has beside those of its addresses.
+/// Once an account has so many identities, including those of its addresses, no other one can be created.
 const IDENTITIES_MAX: usize = 256;
-/// The longest texts of an identity together.
+/// The most bytes of an identity's texts together.
 const TEXTS_BYTES_MAX: usize = 128 << 10;
 
 /// An address that an account sends with.
@@ -32,7 +32,7 @@ pub struct Identity {
     pub text_signature: String,
     /// What clients add to texts in HTML.
     pub html_signature: String,
-    /// Whether it may be destroyed: not if it is the one of an address of the account.
+    /// Whether it may be destroyed: not if it is the identity of an address of the account.
     pub may_delete: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct NamedAddress {
     pub email: String,
 }
 
-/// An identity that is to be made.
+/// An identity to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewIdentity {
     /// The address.
@@ -69,7 +69,7 @@ pub struct IdentityUpdate {
     pub html_signature: Option<String>,
 }
 
-/// The body of its record, as JSON. Version 0.1 had neither `replyTo` nor `bcc`, and later ones no `addressGone`.
+/// The body of its record, as JSON. Version 0.1 had neither `replyTo` nor `bcc`, and some later versions had no `addressGone`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IdentityBody {
@@ -82,7 +82,7 @@ struct IdentityBody {
     text_signature: String,
     html_signature: String,
     may_delete: bool,
-    /// Whether the account was found without the address, so that the identity may be destroyed although it was made for the address.
+    /// Whether the account no longer has the address: the identity may then be destroyed, although it was created for the address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     address_gone: bool,
 }
@@ -140,7 +140,7 @@ impl IdentityBody {
 }
 
 impl Identity {
-    /// `addresses` are those of the account: the identity of one that it has no more may be destroyed.
+    /// `addresses` are those of the account: the identity of an address that it no longer has may be destroyed.
     fn of(record: &Record, addresses: &[String]) -> Result<Self, Error> {
         let body = IdentityBody::read(record)?;
         let IdentityBody { email, name, reply_to, bcc, text_signature, html_signature, may_delete, .. } =
@@ -151,8 +151,8 @@ impl Identity {
 }
 
 impl Mail {
-    /// All identities of an account, and their state. Each of its addresses has one at least, which is made here when it is missing. When an
-    /// address has come or gone, the state is another one.
+    /// All identities of an account, and their state. Each of its addresses has at least one; a missing one is created here. When
+    /// an address was added or removed, the state changes.
     ///
     /// # Errors
     /// Those of the records.
@@ -179,7 +179,7 @@ impl Mail {
                 return Ok((found, state));
             }
             if lock.is_none() {
-                // What is only read waits for nobody. Who had the lock before may have made what is missing.
+                // A call that only reads does not wait for the lock. The previous holder may have created what is missing.
                 lock = Some(self.lock_edits(account, identity::KIND).await);
                 continue;
             }
@@ -196,7 +196,7 @@ impl Mail {
         }
     }
 
-    /// One identity; `None` when there is none. `may_delete` is not that of the account's addresses.
+    /// One identity; `None` when there is none. Its `may_delete` does not take the account's addresses into account.
     ///
     /// # Errors
     /// Those of the records.
@@ -205,7 +205,7 @@ impl Mail {
         found.into_iter().flatten().next().map(|record| Identity::of(&record, &[])).transpose()
     }
 
-    /// Makes an identity.
+    /// Creates an identity.
     ///
     /// # Errors
     /// `StateMismatch`; `OverQuota` when the account has too many; `Invalid` when it is too long; `Store`.
@@ -281,7 +281,7 @@ impl Mail {
         Ok(states)
     }
 
-    /// Makes one change that was planned on all identities; `plan` is asked again when other servers change them meanwhile.
+    /// Makes one change, which `plan` derives from all identities; `plan` is called again when another server has changed them meanwhile.
     async fn edit_identities(
         &self,
         account: AccountId,
@@ -323,7 +323,7 @@ impl Mail {
     }
 }
 
-/// The change that notes in an identity of an address whether the account has that address; `None` when it is noted.
+/// The change that records in an address's identity whether the account has that address; `None` when it is recorded already.
 fn noted_address(record: &Record, addresses: &[String]) -> Option<Change> {
     let mut body = IdentityBody::read(record).ok()?;
     let is_gone = !body.may_delete && !addresses.contains(&body.email);
@@ -331,7 +331,7 @@ fn noted_address(record: &Record, addresses: &[String]) -> Option<Change> {
         return None;
     }
     body.address_gone = is_gone;
-    let body = body.body().ok()?; // its texts leave no room for the note
+    let body = body.body().ok()?; // its texts leave no space for the note
     Some(Change::Update { kind: identity::KIND, id: record.id, body: Some(body), properties: None })
 }
 

@@ -1,4 +1,4 @@
-//! Keywords: their syntax, and the numbers by which emails name them.
+//! Keywords: their syntax, and the numbers that stand for them in emails.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::{
     schema::keyword::{FIRST_OTHER, KNOWN},
 };
 
-/// The keyword that is kept as the absence of [`crate::email::UNSEEN`].
+/// The keyword that is stored as the absence of [`crate::email::UNSEEN`].
 pub const SEEN: &str = "$seen";
 /// The longest keyword (RFC 8621 §4.1.1).
 pub const KEYWORD_BYTES_MAX: usize = 255;
 
-/// The names of keywords by their numbers: those that are well-known, and those that records of an account have.
+/// The names of keywords by their numbers: the well-known ones, and those that the account has records of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keywords {
     names: BTreeMap<u64, String>,
@@ -61,10 +61,10 @@ impl Keywords {
     }
 }
 
-/// A keyword in lowercase.
+/// Parses a keyword, and returns it in lowercase.
 ///
 /// # Errors
-/// [`MailError::BadKeyword`] for what is none (RFC 8621 §4.1.1), and for IMAP's \Recent and \Deleted.
+/// [`MailError::BadKeyword`] for a text that is not a keyword (RFC 8621 §4.1.1), and for IMAP's \Recent and \Deleted.
 pub fn parse_keyword(text: &str) -> Result<String, MailError> {
     let is_possible = |byte: u8| (33..=126).contains(&byte) && !br#"(){]%*"\"#.contains(&byte);
     let is_keyword = (1..=KEYWORD_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_possible);

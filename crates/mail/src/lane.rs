@@ -1,5 +1,5 @@
-//! The one writer of each account: a queue of edits, and a task that plans those that wait one after the other and commits
-//! them at once.
+//! The single writer of each account: a queue of edits, and a task that plans the waiting edits one after the other and commits
+//! them together.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -30,12 +30,13 @@ use crate::{
     view::{COMMIT_OBJECTS_MAX, View, settled},
 };
 
-/// How often edits are planned again when another server commits in between: each time the other one has made some of its own.
+/// How often edits are planned again when another server commits in between: each time, the other server has committed some of its
+/// own edits.
 const TRIES_MAX: u32 = 64;
-/// After so many tries a server waits before the next one, and plans fewer edits at once.
+/// After so many tries, a server waits before the next one, and plans fewer edits at once.
 const TRIES_AT_ONCE: u32 = 3;
 const NEXT_TRY: Duration = Duration::from_millis(2);
-/// After so many edits other tasks run: an edit takes some 20 us to plan.
+/// After so many edits, the task yields to other tasks: planning an edit takes about 20 us.
 const EDITS_AT_ONCE: usize = 16;
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -46,7 +47,7 @@ pub(crate) struct Writer {
     pub(crate) config: MailConfig,
     pub(crate) metrics: MailMetrics,
     lanes: Mutex<Lanes>,
-    /// Mailboxes in memory of accounts in which nothing happens, and of readers.
+    /// Mailboxes that are in memory for idle accounts and for readers.
     mailboxes_in_memory: Arc<AtomicUsize>,
 }
 
@@ -62,7 +63,7 @@ impl Drop for InMemory {
     }
 }
 
-/// The accounts in memory: those that were used lately, and those before them, which are forgotten next.
+/// The accounts in memory: the recently used ones, and the older ones, which are dropped next.
 #[derive(Default)]
 struct Lanes {
     recent: HashMap<AccountId, Arc<Lane>>,
@@ -73,9 +74,9 @@ struct Lanes {
 pub(crate) struct Lane {
     account: AccountId,
     queue: Mutex<Queue>,
-    /// The keywords of the account that were read. A keyword never changes and never goes.
+    /// The keywords of the account that have been read. A keyword never changes and is never removed.
     pub(crate) keywords: Mutex<Arc<Keywords>>,
-    /// All mailboxes in a state, as they were read last.
+    /// All mailboxes in a state, as last read.
     pub(crate) mailboxes: Mutex<Option<ListedMailboxes>>,
     is_prepared: AtomicBool,
 }
@@ -92,15 +93,15 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// Whether a task works on it.
     is_running: bool,
-    /// What the account is, while no task works on it.
+    /// The account's view, while no task works on it.
     view: Option<(Box<View>, InMemory)>,
 }
 
 struct Waiting {
     edit: Edit,
-    /// Opens when the blob is durable that the edit refers to.
+    /// Opens when the blob that the edit refers to is durable.
     blob: Option<Gate>,
-    /// What the caller's edits have in common, see [`crate::Mail::for_call`].
+    /// The number that the edits of one call share, see [`crate::Mail::for_call`].
     call: Option<NonZero<u64>>,
     answer: oneshot::Sender<Result<Done, MailError>>,
 }
@@ -116,12 +117,12 @@ impl Writer {
         Self { records, clock, config, metrics, lanes, mailboxes_in_memory }
     }
 
-    /// Room in memory for so many mailboxes, if there is some.
+    /// Reserves memory for so many mailboxes; `None` when the limit is reached.
     pub(crate) fn keep_in_memory(&self, mailboxes: usize) -> Option<InMemory> {
         let of_all = &self.mailboxes_in_memory;
         let before = of_all.fetch_add(mailboxes, Ordering::Relaxed);
         let taken = InMemory { of_all: of_all.clone(), mailboxes };
-        (before + mailboxes <= self.config.mailboxes_in_memory_max).then_some(taken) // else it is given back
+        (before + mailboxes <= self.config.mailboxes_in_memory_max).then_some(taken) // otherwise dropping it releases it
     }
 
     /// The account in memory.
@@ -133,7 +134,7 @@ impl Writer {
         if lanes.recent.len() >= self.config.accounts_in_memory_max.get().div_ceil(2) {
             let forgotten = std::mem::take(&mut lanes.recent);
             let forgotten = std::mem::replace(&mut lanes.older, forgotten);
-            // An account that somebody uses keeps its one writer.
+            // An account that is in use keeps its one writer.
             lanes.older.extend(forgotten.into_iter().filter(|(_, lane)| Arc::strong_count(lane) > 1));
         }
         let lane = lanes.older.remove(&account).unwrap_or_else(|| Arc::new(Lane::new(account)));
@@ -141,14 +142,14 @@ impl Writer {
         lane
     }
 
-    /// Forgets an account that nobody uses any more.
+    /// Drops an account that is no longer in use.
     pub(crate) fn forget(&self, account: AccountId) {
         let mut lanes = self.lanes.lock();
         lanes.recent.remove(&account);
         lanes.older.remove(&account);
     }
 
-    /// Lets an edit be made after those that wait, and returns when it is durable.
+    /// Queues an edit after those that wait, and returns when it is durable.
     pub(crate) async fn edit(
         self: &Arc<Self>,
         account: AccountId,
@@ -187,7 +188,7 @@ impl Lane {
         self.is_prepared.store(true, Ordering::Relaxed);
     }
 
-    /// Adds an edit to the queue, and starts the task that works on it if there is none.
+    /// Adds an edit to the queue, and starts a task for the queue if none runs.
     fn push(self: Arc<Self>, writer: &Arc<Writer>, waiting: Waiting) -> Result<(), MailError> {
         let mut queue = self.queue.lock();
         if queue.waiting.len() >= writer.config.edits_waiting_max.get() {
@@ -205,10 +206,10 @@ impl Lane {
         Ok(())
     }
 
-    /// The edits of the next commit; none when there are none, and the task ends.
+    /// The edits for the next commit; empty when none wait, and then the task ends.
     fn take(&self, writer: &Writer, view: &mut Option<Box<View>>) -> VecDeque<Waiting> {
         let mut queue = self.queue.lock();
-        queue.waiting.retain(|waiting| !waiting.answer.is_closed()); // their callers have given up
+        queue.waiting.retain(|waiting| !waiting.answer.is_closed()); // their callers have stopped waiting
         let mut taken = VecDeque::new();
         while taken.len() < COMMIT_OBJECTS_MAX
             && let Some(next) = queue.waiting.front()
@@ -238,7 +239,7 @@ struct Run {
     writer: Arc<Writer>,
     lane: Arc<Lane>,
     view: Option<Box<View>>,
-    /// Whether the queue was empty, so that it may have another task now.
+    /// Whether the queue was empty: from then on, another task may work on it.
     is_over: bool,
 }
 
@@ -253,12 +254,12 @@ impl Drop for Run {
     }
 }
 
-/// Why edits have to be planned again, or can't be.
+/// Why edits have to be planned again, or can't be made.
 enum Failed {
     /// Another server has changed what was read.
     Conflict(Error),
     Store(Error),
-    /// The blob of the edit at this place of the batch was not stored, and why.
+    /// The blob of the edit at this index of the batch was not stored, for this reason.
     NoBlob(usize, Error),
 }
 
@@ -296,7 +297,7 @@ impl Run {
                 Ok(answered) => {
                     tries = 0;
                     for (waiting, done) in batch.drain(..answered.len()).zip(answered) {
-                        let _ = waiting.answer.send(done); // its caller may have given up meanwhile
+                        let _ = waiting.answer.send(done); // its caller may have stopped waiting
                     }
                 }
                 Err(Failed::Conflict(error)) if tries < TRIES_MAX => {
@@ -305,12 +306,12 @@ impl Run {
                     self.writer.metrics.conflicts.inc();
                     tracing::debug!(account = self.lane.account.0, tries, %error, "edits are planned again");
                     if tries > TRIES_AT_ONCE {
-                        // Fewer edits are planned sooner, so another server gets less often ahead.
+                        // Fewer edits are planned faster, so another server's commit comes first less often.
                         edits_max = (edits_max / 2).max(1);
                         tokio::time::sleep(NEXT_TRY).await;
                     }
                 }
-                // One edit that the records refuse must not fail the others.
+                // One edit that the records refuse must not make the others fail.
                 Err(Failed::Store(error)) if is_refusal(&error) && edits_max > 1 => {
                     self.view = None;
                     edits_max = 1;
@@ -332,7 +333,7 @@ impl Run {
         }
     }
 
-    /// Plans edits until the commit is full, commits them, and returns what became of each.
+    /// Plans edits until the commit is full, commits them, and returns the outcome of each.
     async fn commit_some(
         &mut self,
         batch: &VecDeque<Waiting>,
@@ -380,8 +381,8 @@ impl Run {
         Reader { records: &*self.writer.records, account: self.lane.account }
     }
 
-    /// Commits what the view has changed, when its blobs are durable: a record never refers to bytes that a power cut takes away. Also
-    /// when that is nothing, answers are given only when what was read is still true.
+    /// Commits the changes of the view once the blobs are durable: a record never refers to bytes that a power cut could lose.
+    /// Without changes, it only checks that what was read is still current, which the answers depend on.
     async fn commit(&self, blobs: &[Gate], view: &mut View) -> Result<Committed, Failed> {
         if view.changes() == 0 {
             return self.check_current(view).await;
@@ -391,7 +392,7 @@ impl Run {
         Ok(committed)
     }
 
-    /// A commit of nothing, if nothing was changed since the view was read.
+    /// An empty commit, if nothing has changed since the view was read.
     async fn check_current(&self, view: &View) -> Result<Committed, Failed> {
         let account = self.lane.account;
         let states = self.writer.records.states(account).await?;
@@ -402,7 +403,7 @@ impl Run {
         Ok(Committed { revision: states.revision, created: Vec::new() })
     }
 
-    /// The account as it is, with what every account has.
+    /// The current view of the account, which first gets what every account has.
     async fn prepared_view(&self, now: u64) -> Result<Box<View>, Failed> {
         let mut view = Box::new(self.reader().view().await?);
         if view.account.id.is_none() {
@@ -412,7 +413,7 @@ impl Run {
         Ok(view)
     }
 
-    /// Keywords with all that edits give to emails: those that the account did not have get numbers, as far as it may have more.
+    /// The keywords of the account with all those that the edits give to emails: new ones get numbers, up to the limit of the account.
     async fn keywords_of(&self, batch: &VecDeque<Waiting>) -> Result<Arc<Keywords>, Failed> {
         let known = self.lane.keywords.lock().clone();
         if batch.iter().flat_map(|waiting| waiting.edit.keywords()).all(|name| known.is_known(name)) {
@@ -437,7 +438,7 @@ impl Run {
     }
 }
 
-/// Whether the records refuse a commit for what one edit has in it: too much, or, on a damaged store, a record that is missing.
+/// Whether the records refuse a commit because of one of its edits: it is too large, or, on a damaged store, a record is missing.
 fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound)
 }
@@ -451,12 +452,12 @@ fn keyword_record(name: &str) -> Change {
     }
 }
 
-/// What a keyword in lowercase is found by: the first 8 bytes of its SHA-256.
+/// The hash that a keyword in lowercase is found by: the first 8 bytes of its SHA-256.
 pub(crate) fn keyword_hash(name: &str) -> u64 {
     Sha256::digest(name).iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
 }
 
-/// What became of the edits of a commit.
+/// The outcomes of the edits of a commit.
 fn finished_all(planned: Vec<Planned>, committed: &Committed) -> Vec<Result<Done, MailError>> {
     let changes = planned.iter().filter(|planned| planned.changes_emails).count();
     let mut changes_of_calls: HashMap<NonZero<u64>, usize> = HashMap::new();
@@ -472,7 +473,7 @@ fn finished_all(planned: Vec<Planned>, committed: &Committed) -> Vec<Result<Done
     planned.into_iter().map(finish).collect()
 }
 
-/// What became of an edit, with the ids and the revision that the commit got.
+/// The outcome of an edit, with the ids and the revision that the commit got.
 fn finished(done: Done, is_shared: bool, committed: &Committed) -> Done {
     let id_of = |id: RecordId| settled(id, committed);
     let states_of = |states: Transition| match states.new == NEXT {

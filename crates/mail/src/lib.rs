@@ -1,7 +1,7 @@
 //! Mail on records: what an email, a mailbox and a thread are, and where a new email goes.
 //!
-//! [`Mail`] is the handle: it delivers, creates, changes and destroys emails and mailboxes of accounts. Each edit keeps all
-//! counters in the same commit. [`message`] reads raw messages, [`row`] is what listings need of one, and [`kinds`] are the
+//! [`Mail`] is the handle: it delivers, creates, changes and destroys emails and mailboxes of accounts. Each edit updates all
+//! counters in the same commit. [`message`] reads raw messages, [`row`] has what listings need of a message, and [`kinds`] are the
 //! kinds of records that mail consists of.
 
 mod check;

@@ -24,7 +24,7 @@ use crate::{
     schema::{account, email, mailbox, vault},
 };
 
-/// The most emails of mailboxes that one call of [`Mail::set_mailboxes`] removes, in commits of 256.
+/// The most emails that one call of [`Mail::set_mailboxes`] removes from mailboxes, in commits of 256.
 const EMPTYING_COMMITS_MAX: usize = 1 << 16;
 /// Records that one step of [`Mail::erase`] erases.
 const ERASE_RECORDS: usize = 4_096;
@@ -35,21 +35,21 @@ const VAULT_PAGE_MAX: usize = 256;
 
 /// The mail of accounts. Cloning shares it.
 ///
-/// Edits of one account are made one after the other, in the order of the calls; those that wait share a commit. An edit
-/// returns when its commit is durable. When its caller stops waiting, it is made as a whole or not at all.
+/// Edits of one account are made one after the other, in the order of the calls; those that wait share a commit. An edit returns
+/// when its commit is durable. If the caller stops waiting, the edit is made as a whole or not at all.
 #[derive(Clone)]
 pub struct Mail {
     inner: Arc<Inner>,
-    /// What edits of one call have in common.
+    /// The number that the edits of one call share.
     call: Option<NonZero<u64>>,
 }
 
 struct Inner {
     writer: Arc<Writer>,
     blobs: Arc<dyn Blobs>,
-    /// The last number of a call.
+    /// The number of the last call.
     calls: AtomicU64,
-    /// Locks by which records of one kind in an account are changed one after the other. Those that share one wait for each other.
+    /// Locks that serialize changes of records of one kind in an account. Callers that share a lock wait for each other.
     edit_locks: Vec<tokio::sync::Mutex<()>>,
 }
 
@@ -66,10 +66,10 @@ pub struct Usage {
     pub state: Revision,
 }
 
-/// A derived figure that is wrong, or a record that is.
+/// A wrong derived figure, or a wrong record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What: `mailbox 3`, `email 12`, `the account`.
+    /// Where the problem is: `mailbox 3`, `email 12`, `the account`.
     pub place: String,
     /// What is wrong with it: lowercase, no full stop.
     pub what: String,
@@ -92,7 +92,8 @@ impl Mail {
         Self { inner: Arc::new(inner), call: None }
     }
 
-    /// A handle for the edits of one method call: those that share a commit are not [`Transition::is_shared`] for each other.
+    /// A handle for the edits of one method call: edits of the same call that share a commit are not [`Transition::is_shared`] for
+    /// each other.
     #[must_use]
     pub fn for_call(&self) -> Self {
         let call = self.inner.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -119,8 +120,8 @@ impl Mail {
         &self.inner.writer.config
     }
 
-    /// Makes what every account has, if it is not there: Inbox, Drafts, Sent, Archive, Junk and Trash with their roles. All
-    /// edits do this first. A door calls it when somebody logs in, before mailboxes are read.
+    /// Creates what every account has, if it is missing: Inbox, Drafts, Sent, Archive, Junk and Trash with their roles. All edits
+    /// do this first. A door calls it at a log-in, before mailboxes are read.
     ///
     /// # Errors
     /// Those of a commit.
@@ -133,9 +134,8 @@ impl Mail {
         Ok(())
     }
 
-    /// Delivers a message to an account: once, however often it is repeated within
-    /// [`MailConfig::delivery_memory_seconds`], also when the email was destroyed meanwhile, and also through several servers
-    /// at once.
+    /// Delivers a message to an account exactly once, even if the delivery is repeated within
+    /// [`MailConfig::delivery_memory_seconds`], the email has been destroyed since, or several servers deliver it at the same time.
     ///
     /// # Errors
     /// [`MailError::OverQuota`]; [`MailError::Store`]: repeating is safe.
@@ -143,11 +143,11 @@ impl Mail {
         self.deliver_with(account, delivery, None).await
     }
 
-    /// The same of a message whose blob is being put: what takes time is done meanwhile, and the commit waits for the blob. Other edits
-    /// of the account may wait for it, too, so the put must be a short one.
+    /// Like [`Mail::deliver`], for a message whose blob is still being put: the edit is prepared meanwhile, and only the commit
+    /// waits for the blob. Other edits of the account may wait for it, too, so the put must be short.
     ///
     /// # Errors
-    /// Those of [`Mail::deliver`]; `Store` with the error of the put when that has failed: nothing is delivered then.
+    /// Those of [`Mail::deliver`]; `Store` with the error of the put when it has failed: nothing is delivered then.
     pub async fn deliver_when_put(
         &self,
         account: AccountId,
@@ -178,12 +178,12 @@ impl Mail {
         delivered
     }
 
-    /// Imports a message from elsewhere: once for each folder of its source, however often it is repeated, also when the email was
-    /// moved, or destroyed and is still in the vault. Found in a further folder, it is placed into further mailboxes; an email that
-    /// several folders have is one email in several mailboxes, with the keywords of all.
+    /// Imports a message from elsewhere: once for each folder of its source, even if it is repeated after the email was moved, or
+    /// was destroyed and is still in the vault. A message that is found in several folders becomes one email in several mailboxes,
+    /// with the keywords of all.
     ///
     /// # Errors
-    /// Those of [`Mail::create_email`] but `StateMismatch`; after `Store`, repeating is safe.
+    /// Those of [`Mail::create_email`] except `StateMismatch`; after `Store`, repeating is safe.
     pub async fn import(
         &self,
         account: AccountId,
@@ -199,7 +199,7 @@ impl Mail {
         }
     }
 
-    /// Whether [`Mail::import`] has imported the message with this key from all these folders: its bytes are not needed then.
+    /// Whether [`Mail::import`] has imported the message with this key from all these folders: then its bytes are not needed.
     ///
     /// # Errors
     /// Those of the records.
@@ -213,7 +213,7 @@ impl Mail {
         Ok(origins.iter().all(|origin| known.contains(origin)))
     }
 
-    /// The email that [`Mail::deliver`] has made of a delivery with this key, unless it was destroyed.
+    /// The email that [`Mail::deliver`] has stored for this key, unless it was destroyed.
     ///
     /// # Errors
     /// Those of the records.
@@ -225,7 +225,7 @@ impl Mail {
         self.reader(account).delivered_before(key).await
     }
 
-    /// Whether the account has an email with this id in a mailbox, and the email's message is this blob.
+    /// Whether the account has an email with this id that is in a mailbox and whose message is this blob.
     ///
     /// # Errors
     /// Those of the records.
@@ -235,7 +235,7 @@ impl Mail {
         Ok(is_visible && record.body.blobs.first() == Some(&blob))
     }
 
-    /// Makes an email.
+    /// Creates an email.
     ///
     /// # Errors
     /// `StateMismatch`, `NoMailbox`, `UnknownMailbox`, `TooManyMailboxes`, `BadKeyword`, `TooManyKeywords`, `OverQuota`, `Store`.
@@ -251,7 +251,7 @@ impl Mail {
         created(self.edit(account, Edit::Create(email)).await?)
     }
 
-    /// Changes mailboxes and keywords of an email. Setting what is set commits nothing.
+    /// Changes the mailboxes and keywords of an email. An update that changes nothing commits nothing.
     ///
     /// # Errors
     /// `NotFound`, and those of [`Mail::create_email`] but `OverQuota`.
@@ -271,7 +271,7 @@ impl Mail {
         if let Patch::Whole(added) | Patch::Parts { add: added, .. } = &update.keywords
             && added.len() > self.config().keywords_per_email_max.get()
         {
-            return Err(MailError::TooManyKeywords); // before the account gets more keywords by it
+            return Err(MailError::TooManyKeywords); // before new keywords are added to the account
         }
         match self.edit(account, Edit::Update(id, update)).await? {
             Done::Updated(states) => Ok(states),
@@ -295,11 +295,11 @@ impl Mail {
         }
     }
 
-    /// Makes, changes and destroys mailboxes. Entries that are not possible don't keep others from being made; what is
-    /// possible depends on the mailboxes as they are at the end, so two can swap their names, and a parent can be destroyed
-    /// with its children.
+    /// Creates, changes and destroys mailboxes. An invalid entry does not prevent the others. Entries are checked against the
+    /// mailboxes as they are after all of them, so two mailboxes can swap their names, and a parent can be destroyed together with
+    /// its children.
     ///
-    /// All is one commit, except that many emails of mailboxes that are destroyed are removed in several commits before.
+    /// Everything is one commit, except that the emails of destroyed mailboxes are removed in several commits before it if they are many.
     ///
     /// # Errors
     /// `StateMismatch`, `Store`; those of entries are in the outcome.
@@ -314,14 +314,14 @@ impl Mail {
             match self.edit(account, Edit::SetMailboxes(set.clone())).await? {
                 Done::Mailboxes(mut outcome) => {
                     if let Some(first) = first_state {
-                        // Edits of others may have come between the commits.
+                        // Edits of other callers may have come between the commits.
                         outcome.states = Transition { old: first, is_shared: true, ..outcome.states };
                     }
                     return Ok(outcome);
                 }
                 Done::NeedsEmptying { mailboxes, old } => {
                     first_state.get_or_insert(old);
-                    set.if_in_state = None; // it held when the set began
+                    set.if_in_state = None; // it was checked when the set began
                     for mailbox in mailboxes {
                         self.empty(account, mailbox, &mut commits).await?;
                     }
@@ -353,8 +353,8 @@ impl Mail {
         }
     }
 
-    /// All mailboxes of an account by their ids, and their state. A change that came while they were read may be in them and
-    /// not in the state.
+    /// All mailboxes of an account by their ids, and their state. A change made while they are read may be in the mailboxes but not
+    /// in the state.
     ///
     /// # Errors
     /// Those of the records.
@@ -367,7 +367,7 @@ impl Mail {
         let list = Arc::new(self.reader(account).mailboxes().await?);
         let state_after = self.records().states(account).await?.of(mailbox::KIND);
         let mut known = lane.mailboxes.lock();
-        *known = None; // its memory first
+        *known = None; // releases its memory first
         if state_after == state
             && let Some(memory) = self.inner.writer.keep_in_memory(list.len())
         {
@@ -387,7 +387,7 @@ impl Mail {
         Ok(Usage { bytes: record.bytes, emails: record.count, delivered, state })
     }
 
-    /// The names of keywords. All of `numbers` that emails have are among them.
+    /// The names of the account's keywords. They include all of `numbers` that emails have.
     ///
     /// # Errors
     /// Those of the records.
@@ -415,7 +415,7 @@ impl Mail {
         Ok(self.reader(account).keyword_number(name).await?)
     }
 
-    /// A page of what can be restored: what was destroyed last comes first.
+    /// A page of the emails that can be restored, the last destroyed first.
     ///
     /// # Errors
     /// Those of the records; `Invalid` for a limit of 0.
@@ -451,12 +451,12 @@ impl Mail {
                 Some(_) if usage.emails >= entries_max => return Ok(usage),
                 next => query.after = next,
             }
-            tokio::task::yield_now().await; // the pages of a long vault are read between the work of others
+            tokio::task::yield_now().await; // other tasks run between the pages of a long vault
         }
     }
 
-    /// Makes a new email of a destroyed one, in those of its mailboxes that are still there, else in one at the top with the
-    /// name `Restored`.
+    /// Creates a new email from a destroyed one, in those of its mailboxes that still exist, or else in a mailbox at the top with
+    /// the name `Restored`.
     ///
     /// # Errors
     /// `NotFound`, `OverQuota`, `Store`.
@@ -480,7 +480,7 @@ impl Mail {
         let set = MailboxSet { create: vec![mailbox], ..MailboxSet::default() };
         for created in self.set_mailboxes(account, set).await?.created {
             match created {
-                // Another restore may have made it.
+                // Another restore may have created it.
                 Ok(_) | Err(MailError::AlreadyExists { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -488,13 +488,13 @@ impl Mail {
         created(self.edit(account, Edit::Restore(entry, quota)).await?)
     }
 
-    /// Forgets up to `limit` destroyed emails, at most 256: those that are older than [`MailConfig::vault_seconds`], then the oldest
-    /// of a vault with more than [`MailConfig::vault_bytes_max`].
+    /// Removes up to `limit` emails from the vault, at most 256: those that are older than [`MailConfig::vault_seconds`], then the
+    /// oldest ones while the vault has more than [`MailConfig::vault_bytes_max`].
     ///
     /// # Errors
     /// Those of a commit.
     pub async fn purge_vault(&self, account: AccountId, limit: usize) -> Result<Purged, MailError> {
-        // Most accounts have nothing to forget: they are not read for it.
+        // Most accounts have nothing to purge: this finds out without reading their views.
         let before = self.inner.writer.now().saturating_sub(self.config().vault_seconds);
         let reader = self.reader(account);
         let (old, _) = reader.old_vault_entries(before, 1).await?;
@@ -514,11 +514,12 @@ impl Mail {
     }
 
     /// Erases everything of an account, in small commits, and returns how many records it had: emails, mailboxes, the vault,
-    /// uploads, push subscriptions. Nobody must be able to log in to it or to deliver to it any more; edits that come all the same
-    /// are refused until it returns. An account without records is left as it is. `progress` gets the records erased so far.
+    /// uploads, push subscriptions. Log-ins and deliveries to the account must be disabled before; edits that arrive nevertheless
+    /// are refused until it returns. An account without records is left as it is. `progress` gets the number of records erased so
+    /// far.
     ///
     /// # Errors
-    /// Those of [`Upkeep::erase`]; calling it again goes on.
+    /// Those of [`Upkeep::erase`]; calling it again continues.
     pub async fn erase(
         &self,
         account: AccountId,
@@ -538,8 +539,8 @@ impl Mail {
         Ok(records)
     }
 
-    /// Recounts every derived figure of an account, and returns those that are wrong, 1,000 at most. Edits of the account wait
-    /// meanwhile; 100,000 emails take about a second.
+    /// Recounts every derived figure of an account, and returns the wrong ones, at most 1,000. Edits of the account wait meanwhile;
+    /// 100,000 emails take about a second.
     ///
     /// # Errors
     /// Those of the records.
@@ -548,7 +549,7 @@ impl Mail {
         Ok(findings)
     }
 
-    /// Recounts every derived figure of an account, stores those that were wrong, and returns what was wrong.
+    /// Recounts every derived figure of an account, corrects the wrong ones in the store, and returns them.
     ///
     /// # Errors
     /// Those of the records.
@@ -564,7 +565,7 @@ impl Mail {
     }
 
     async fn recount(&self, account: AccountId, is_repair: bool) -> Result<(Vec<Finding>, bool), MailError> {
-        // An account that was never used stays empty: an edit would make its mailboxes.
+        // An account that was never used stays empty: an edit would create its mailboxes.
         if self.records().states(account).await?.revision == Revision(0) {
             return Ok((Vec::new(), false));
         }
@@ -585,14 +586,15 @@ impl Mail {
         done
     }
 
-    /// Waits until nobody else on this server changes records of a kind in an account by a commit that fails when others of that kind change
-    /// meanwhile. Emails, mailboxes and keywords have their own writer. Who holds a lock must not wait for another one.
+    /// Waits for the lock on records of a kind in an account. On this server, it serializes commits that fail when records of that
+    /// kind have changed since they were read. Emails, mailboxes and keywords don't need it: they have their own writer. The holder
+    /// of a lock must not wait for another one.
     pub async fn lock_edits(
         &self,
         account: AccountId,
         kind: Kind,
     ) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        // An odd factor: 256 accounts in a row have different locks, and so have the kinds of one account.
+        // An odd factor: 256 consecutive accounts have different locks, and so have the kinds of one account.
         let number = (account.0 as usize).wrapping_mul(31).wrapping_add(kind.0.into());
         Some(self.inner.edit_locks.get(number % EDIT_LOCKS)?.lock().await)
     }

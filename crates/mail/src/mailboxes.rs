@@ -9,12 +9,12 @@ use crate::schema::mailbox;
 /// The first byte of the body of a mailbox.
 const BODY_VERSION: u8 = 1;
 const SUBSCRIBED: u8 = 1;
-/// Version, flags, sort order.
+/// The length of version, flags and sort order.
 const BODY_HEAD_BYTES: usize = 6;
 
-/// Stands for the revision of the commit that is being planned.
+/// Stands for the revision of the commit being planned.
 pub(crate) const NEXT: Revision = Revision(u64::MAX);
-/// Ids from here on stand for what the commit that is being planned creates: this plus the number of the create.
+/// Ids from here on stand for records that the commit being planned creates: this plus the number of the create.
 pub(crate) const FIRST_NEW_ID: u64 = 1 << 62;
 
 /// A mailbox, RFC 8621 §2, with its counters.
@@ -36,7 +36,7 @@ pub struct Mailbox {
     pub total: u64,
     /// Those of them that have neither $seen nor $draft.
     pub unread: u64,
-    /// The threads of which an email is in it.
+    /// The threads that have an email in it.
     pub threads: u64,
     /// Those of them that are unread, see [`crate::mailbox::UNREAD_THREADS`].
     pub unread_threads: u64,
@@ -50,7 +50,7 @@ pub struct Mailbox {
     pub modseq: Revision,
     /// The revision that last removed an email from it.
     pub expunged: Revision,
-    /// The revision that last changed more than counters: if it is not above a client's state, the counters alone changed since
+    /// The revision that last changed more than counters: if it is not above a client's state, only the counters have changed since
     /// then (RFC 8621 §2.2).
     pub shape: Revision,
 }
@@ -125,7 +125,7 @@ impl Mailbox {
             (mailbox::NAME, Value::Text(Bytes::copy_from_slice(name))),
         ];
         pairs.extend(self.role.map(|role| (mailbox::ROLE, Value::from(role.as_str()))));
-        // A number of 0 is left out: reading gives 0 for what is missing.
+        // A number of 0 is left out: a missing number is read as 0.
         pairs.extend(numbers.iter().filter(|(_, number)| *number > 0).map(|(p, n)| (*p, Value::Number(*n))));
         pairs.extend(revisions.iter().filter(|(_, r)| r.0 > 0).map(|(p, r)| (*p, revision_value(*r))));
         pairs.into_iter().collect()
@@ -140,7 +140,7 @@ pub(crate) fn number_of(properties: &Properties, property: Property) -> Option<u
     })
 }
 
-/// An id as a value, also when the commit that is being planned creates the record.
+/// An id as a value, also that of a record that the commit being planned creates.
 pub(crate) fn id_value(id: RecordId) -> Value {
     match id.0.checked_sub(FIRST_NEW_ID).and_then(|create| u16::try_from(create).ok()) {
         Some(create) => Value::Created(create),
@@ -148,7 +148,7 @@ pub(crate) fn id_value(id: RecordId) -> Value {
     }
 }
 
-/// A revision as a value, also when it is that of the commit that is being planned.
+/// A revision as a value, also that of the commit being planned.
 pub(crate) fn revision_value(revision: Revision) -> Value {
     if revision == NEXT { Value::Revision } else { Value::Number(revision.0) }
 }

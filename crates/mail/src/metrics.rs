@@ -8,14 +8,14 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of edits of mail. Cloning shares the counts; unregistered metrics count for nobody.
+/// Metrics of edits of mail. Clones share the counts; they are exported only once registered.
 #[derive(Clone, Debug)]
 pub struct MailMetrics {
-    /// Edits that share a commit.
+    /// The number of edits that share a commit.
     pub(crate) edits_per_commit: Histogram,
     /// Time from an edit's call to its answer.
     pub(crate) edit_seconds: Histogram,
-    /// Commits that another server's commit came before.
+    /// Commits that failed because another server's commit came first.
     pub(crate) conflicts: Counter,
     deliveries: Family<DeliveryLabel, Counter>,
 }
@@ -55,7 +55,7 @@ impl Default for MailMetrics {
             conflicts: Counter::default(),
             deliveries: Family::default(),
         };
-        // A label that was never counted would not be shown, and nobody could see it rise from 0.
+        // A label that was never counted is not exported, so its first increase would not be seen.
         for result in DeliveryResult::ALL {
             drop(metrics.deliveries_of(result));
         }

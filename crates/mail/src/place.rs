@@ -1,6 +1,6 @@
 //! Where an email goes, and what that changes: pure functions from what was read and an edit to the next view of the account.
 //!
-//! Each checks everything before it changes something, so an edit that fails leaves the view as it was.
+//! Each function checks everything before it changes anything, so an edit that fails leaves the view as it was.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ const UID_BITS: u32 = 32;
 /// Ids of mailboxes are below this, so that a place is a number of 63 bits.
 const MAILBOX_ID_END: u64 = 1 << 31;
 
-/// An email that is to be placed.
+/// An email to place.
 pub(crate) struct Unplaced {
     pub(crate) body: Body,
     pub(crate) mailboxes: BTreeSet<RecordId>,
@@ -28,7 +28,7 @@ pub(crate) struct Unplaced {
     pub(crate) state: EmailState,
 }
 
-/// What is stored of a message as an email.
+/// The body of the record of a message's email.
 pub(crate) fn body_of(message: &StoredMessage) -> Body {
     Body { bytes: message.row.clone(), blobs: vec![message.blob] }
 }
@@ -40,12 +40,12 @@ pub(crate) fn thread_keys_of(message: &StoredMessage) -> Vec<Value> {
     keys.into_iter().map(|key| Value::Text(Bytes::copy_from_slice(key))).collect()
 }
 
-/// Seconds since 1970 as they are stored; what is before 1970 counts as 1970.
+/// Seconds since 1970 as they are stored; a time before 1970 counts as 1970.
 pub(crate) fn seconds(received: i64) -> u64 {
     u64::try_from(received).unwrap_or(0)
 }
 
-/// Places a new email into its mailboxes, and into a thread, a new one without `thread`; returns the email and its thread.
+/// Places a new email into its mailboxes, and into `thread`, or a new thread for `None`; returns the email and its thread.
 pub(crate) fn add_email(
     view: &mut View,
     config: &MailConfig,
@@ -73,7 +73,7 @@ pub(crate) fn add_email(
     Ok((view.create_email(state, body), thread))
 }
 
-/// What an update makes of an email: the mailboxes and keywords that it has then.
+/// The mailboxes and keywords that an email has after an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) mailboxes: BTreeSet<RecordId>,
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Whether counters depend on the difference, so that the other emails of the thread are needed.
+    /// Whether the counters change, so that the other emails of the thread are needed.
     pub(crate) fn changes_counters(&self, email: &EmailState) -> bool {
         let keywords = self.keywords.clone();
         let changed = EmailState { keywords, is_unseen: self.is_unseen, ..EmailState::default() };
@@ -115,7 +115,7 @@ pub(crate) fn update_email(
         check_mailboxes(view, config, &target.mailboxes)?;
         move_email(view, &mut state, target.mailboxes)?;
     }
-    // Rule of IMAP's MODSEQ: also the mailboxes that it leaves have changed.
+    // For IMAP's MODSEQ, the mailboxes that it leaves have changed, too.
     touch_mailboxes(view, before);
     touch_mailboxes(view, &state);
     view.change_email(id, state);
@@ -201,7 +201,7 @@ fn check_uids(view: &View, mailboxes: &BTreeSet<RecordId>) -> Result<(), MailErr
     Ok(())
 }
 
-/// Moves an email to other mailboxes: new places in those that it joins, none in those that it leaves.
+/// Moves an email to other mailboxes: it gets new places in those that it joins, and loses its places in those that it leaves.
 fn move_email(
     view: &mut View,
     state: &mut EmailState,

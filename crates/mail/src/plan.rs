@@ -1,4 +1,4 @@
-//! Plans the edits of an account on its view: reads what an edit needs, then lets the pure functions change the view.
+//! Plans the edits of an account on its view: reads what an edit needs, then calls the pure functions that change the view.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +19,9 @@ use crate::{
     view::{COMMIT_BODY_BYTES_MAX, COMMIT_OBJECTS_MAX, View},
 };
 
-/// Where restored emails go whose mailboxes are gone.
+/// The mailbox for restored emails whose own mailboxes are gone.
 pub(crate) const RESTORED: &str = "Restored";
-/// The most entries that leave a full vault for one that comes in.
+/// The most entries that are removed from a full vault for each one that is added.
 const EVICTED_MAX: usize = 32;
 /// The mailboxes that every account has.
 const FIRST_MAILBOXES: [(&str, Role); 6] = [
@@ -33,7 +33,7 @@ const FIRST_MAILBOXES: [(&str, Role); 6] = [
     ("Trash", Role::Trash),
 ];
 
-/// What a caller wants to be done in an account. Keywords are in lowercase.
+/// An edit of an account. Keywords are in lowercase.
 pub(crate) enum Edit {
     /// What every edit needs first.
     Prepare,
@@ -43,7 +43,7 @@ pub(crate) enum Edit {
     Update(RecordId, EmailUpdate),
     Destroy(RecordId, Option<Revision>),
     SetMailboxes(MailboxSet),
-    /// Some emails leave a mailbox that is to be destroyed.
+    /// Removes some emails from a mailbox that is to be destroyed.
     Empty(RecordId),
     Restore(RecordId, Option<u64>),
     Purge(usize),
@@ -53,7 +53,7 @@ pub(crate) enum Edit {
 }
 
 impl Edit {
-    /// Whether it reads indexes, which don't have what other edits of the same commit change: it gets a commit of its own.
+    /// Whether it reads indexes, which lack the changes of other edits in the same commit: it then gets a commit of its own.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::SetMailboxes(_) | Self::Empty(_) | Self::Purge(_) | Self::Recount { .. })
     }
@@ -74,7 +74,7 @@ impl Edit {
     }
 }
 
-/// What became of an edit. Until the commit is made, ids and revisions are those of the view.
+/// The outcome of an edit. Until the commit is made, ids and revisions are those of the view.
 #[derive(Debug)]
 pub(crate) enum Done {
     Prepared,
@@ -92,7 +92,7 @@ pub(crate) enum Done {
         mailboxes: Vec<RecordId>,
         old: Revision,
     },
-    /// There is no mailbox for what is restored.
+    /// There is no mailbox for the restored email.
     NeedsMailbox,
     Emptied {
         has_more: bool,
@@ -250,7 +250,7 @@ impl Planner<'_> {
         Ok(Done::Updated(planned_transition(view)))
     }
 
-    /// What an update makes of an email.
+    /// The state of an email after an update.
     fn target(&self, before: &EmailState, update: &EmailUpdate) -> Result<Target, MailError> {
         let mut target = Target::of(before);
         match &update.mailboxes {
@@ -312,8 +312,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Lets up to `limit` entries that were destroyed first leave a vault with too many bytes. What is too much then leaves with
-    /// the next email that is destroyed, or when the vault is purged.
+    /// Removes up to `limit` entries, those destroyed first, from a vault with too many bytes. If it is still too large, more are
+    /// removed with the next destroyed email, or when the vault is purged.
     async fn bound_vault(&self, view: &mut View, limit: usize) -> Result<(), MailError> {
         if limit == 0 || !self.is_vault_too_big(view) {
             return Ok(());
@@ -331,13 +331,14 @@ impl Planner<'_> {
         view.account.vault_bytes.is_some_and(|bytes| bytes > self.config.vault_bytes_max)
     }
 
-    /// An email that is in a mailbox. One that IMAP has marked as deleted in all of them is not there for others (RFC 8621 §4.1.1).
+    /// An email that is in a mailbox. One that IMAP has marked as deleted in all of its mailboxes does not exist for others (RFC
+    /// 8621 §4.1.1).
     async fn visible_email(&self, view: &mut View, id: RecordId) -> Result<EmailState, MailError> {
         let state = self.reader.email(view, id).await?;
         state.filter(|state| !state.mailboxes.is_empty()).ok_or(MailError::NotFound)
     }
 
-    /// Rule T1.
+    /// Checks rule T1.
     fn check_state(&self, view: &View, if_in_state: Option<Revision>) -> Result<(), MailError> {
         match if_in_state {
             Some(state) if state != view.state(email::KIND) || view.email_changes() > 0 => {
@@ -355,7 +356,7 @@ impl Planner<'_> {
             if name == SEEN {
                 is_seen = true;
             } else {
-                // What has no number now got none: the account has as many keywords as it may.
+                // A keyword that has no number by now did not get one: the account has as many keywords as it may.
                 numbers.insert(self.keywords.number(name).ok_or(MailError::TooManyKeywords)?);
             }
         }
@@ -436,7 +437,7 @@ impl Planner<'_> {
                 }
             }
         }
-        // Child mailboxes are the error that is reported when there are emails, too (rule MB7).
+        // A mailbox with both children and emails gets the error about the children (rule MB7).
         let first = tree::plan(view.mailboxes(), &set, self.config);
         with_emails.retain(|number, _| !first.destroy_errors.contains_key(number));
         if with_emails.is_empty() {
@@ -444,7 +445,7 @@ impl Planner<'_> {
         }
         for number in with_emails.keys() {
             if let Some(id) = set.destroy.get_mut(*number) {
-                *id = RecordId(0); // no mailbox: it is refused in its place
+                *id = RecordId(0); // not a mailbox: refused at its position
             }
         }
         let mut plan = tree::plan(view.mailboxes(), &set, self.config);
@@ -454,7 +455,7 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    /// The emails of mailboxes that are to be destroyed, each with the mailbox; not all when they are too many for a commit.
+    /// The emails of mailboxes that are to be destroyed, each with the mailbox; not all of them when they are too many for a commit.
     async fn emails_of(
         &self,
         mailboxes: &BTreeSet<RecordId>,
@@ -505,12 +506,12 @@ impl Planner<'_> {
     }
 }
 
-/// What an edit of emails does to their state: the commit fills it in.
+/// The effect of an edit of emails on their state; the commit fills in the revision.
 fn planned_transition(view: &View) -> Transition {
     Transition { old: view.state(email::KIND), new: NEXT, is_shared: false }
 }
 
-/// An entry of the vault as an email that is to be placed.
+/// An entry of the vault as an email to place.
 fn unplaced_entry(record: Record) -> Unplaced {
     let properties = &record.properties;
     let numbers = |property| {
@@ -535,7 +536,7 @@ fn unplaced_entry(record: Record) -> Unplaced {
     }
 }
 
-/// Puts what every account has into a view without an account's record.
+/// Puts what every account has into the view of an account without a record of its own.
 pub(crate) fn prepare(view: &mut View, now: u64) {
     view.create_account();
     for (sort_order, (name, role)) in (1..).zip(FIRST_MAILBOXES) {
@@ -553,7 +554,7 @@ pub(crate) fn prepare(view: &mut View, now: u64) {
     }
 }
 
-/// A UIDVALIDITY above all that the account has given (RFC 9051 §2.3.1.1).
+/// A UIDVALIDITY above all that the account has used (RFC 9051 §2.3.1.1).
 fn next_uid_validity(view: &mut View, now: u64) -> u64 {
     let account = view.change_account();
     account.uid_validity = now.max(account.uid_validity + 1);

@@ -23,7 +23,7 @@ use crate::{
 
 /// Records that are read at once where there may be many.
 const PAGE: usize = 4_096;
-/// Rows of an index that are read at once: engines read so many where they are asked for, without another thread.
+/// Rows of an index that are read at once: up to this number, engines read on the caller's thread.
 const ROWS: usize = 1_024;
 /// Whole records that are read at once.
 const WHOLE_PAGE: usize = 256;
@@ -36,7 +36,7 @@ pub(crate) struct Reader<'r> {
     pub(crate) account: AccountId,
 }
 
-/// Which of the emails that share a thread key.
+/// Which of the emails that share a thread key is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     Oldest,
@@ -46,15 +46,15 @@ enum Age {
 /// What earlier imports made of a message.
 #[derive(Default)]
 pub(crate) struct ImportedBefore {
-    /// The email that it is.
+    /// The email that the message became.
     pub(crate) email: Option<(RecordId, EmailState)>,
-    /// The folders of the source that it was imported from, also when it was destroyed meanwhile.
+    /// The folders of the source that it was imported from, even if it was destroyed since.
     pub(crate) origins: BTreeSet<u64>,
 }
 
 impl Reader<'_> {
-    /// The mailboxes and the account's own record. The states are read first, so a commit that names them fails when something
-    /// changed meanwhile.
+    /// The mailboxes and the account's own record. The states are read first, so a commit that names them fails when something has
+    /// changed since.
     pub(crate) async fn view(&self) -> Result<View, Error> {
         let states = self.records.states(self.account).await?;
         let account = self.account_record().await?;
@@ -116,7 +116,7 @@ impl Reader<'_> {
         Ok(same.map(|record| record.id.0 + keyword::FIRST_OTHER))
     }
 
-    /// An email, as the commit makes it so far; `None` when it does not exist.
+    /// An email as the commit leaves it so far; `None` when it does not exist.
     pub(crate) async fn email(&self, view: &mut View, id: RecordId) -> Result<Option<EmailState>, Error> {
         if view.email(id).is_none() {
             let records = self.small(email::KIND, vec![id]).await?;
@@ -126,7 +126,7 @@ impl Reader<'_> {
         Ok(view.email(id).flatten().cloned())
     }
 
-    /// What earlier imports made of the message with this key, as the commit makes it so far.
+    /// What earlier imports made of the message with this key, as the commit leaves it so far.
     pub(crate) async fn imported_before(
         &self,
         view: &mut View,
@@ -146,7 +146,7 @@ impl Reader<'_> {
         Ok(before)
     }
 
-    /// The folders of its source that a message was imported from, as the records have it.
+    /// The folders of its source that a message was imported from, according to the records.
     pub(crate) async fn stored_origins(&self, key: &[u8; 32]) -> Result<BTreeSet<u64>, Error> {
         let key = Value::Text(Bytes::copy_from_slice(key));
         let mut origins = self.stored_origins_in(email::KIND, email::BY_DELIVERY, &key).await?;
@@ -154,7 +154,7 @@ impl Reader<'_> {
         Ok(origins)
     }
 
-    /// The same of emails or of the vault, whose property for it has the same number.
+    /// The same, of emails or of the vault: their properties for it have the same number.
     async fn stored_origins_in(&self, kind: Kind, index: Index, key: &Value) -> Result<BTreeSet<u64>, Error> {
         let query = Query::new(kind, index).equals(key.clone()).limit(FEW);
         let ids = self.records.query(self.account, &query).await?.ids;
@@ -189,8 +189,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The thread that an email with these thread keys joins: that of the oldest email that shares one. When it is full, that
-    /// of the newest one, which is full only when a new one must begin. Its emails are in the view then.
+    /// The thread that an email with these thread keys joins: that of the oldest email that shares one or, when it is full, that of
+    /// the newest one; `None` when that is full, too, and a new thread must begin. The emails of the thread are in the view then.
     pub(crate) async fn joined_thread(
         &self,
         view: &mut View,
@@ -234,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether something was delivered with this key since a time, also when it was destroyed meanwhile.
+    /// Whether a message was delivered with this key since a time, even if it was destroyed meanwhile.
     pub(crate) async fn is_delivered(&self, view: &View, key: &Value, since: u64) -> Result<bool, Error> {
         if view.is_newly_delivered(key) {
             return Ok(true);
@@ -244,7 +244,7 @@ impl Reader<'_> {
             (vault::KIND, vault::BY_DELIVERY, vault::RECEIVED),
         ];
         for (kind, index, received) in stored {
-            // Those with the highest ids are those that can be young enough.
+            // Only the ones with the highest ids can be recent enough.
             let query = Query::new(kind, index).equals(key.clone()).descending().limit(FEW);
             let page = self.records.query(self.account, &query).await?;
             for record in self.small(kind, page.ids).await? {
@@ -274,7 +274,7 @@ impl Reader<'_> {
         Ok(self.whole(vault::KIND, vec![id]).await?.into_iter().next())
     }
 
-    /// Entries of the vault of emails that were destroyed before a time, the oldest ones, up to `limit`, and whether there are more.
+    /// Up to `limit` entries of the vault whose emails were destroyed before a time, the oldest ones, and whether there are more.
     pub(crate) async fn old_vault_entries(
         &self,
         before: u64,
@@ -286,7 +286,7 @@ impl Reader<'_> {
         Ok((page.ids, page.next.is_some()))
     }
 
-    /// Entries of the vault that were destroyed first and that the commit does not remove yet, with their bytes, up to `limit`.
+    /// Up to `limit` entries of the vault, the ones destroyed first that the commit does not remove yet, with their bytes.
     pub(crate) async fn first_vault_entries(
         &self,
         view: &View,
@@ -327,7 +327,7 @@ impl Reader<'_> {
         Ok(!self.records.query(self.account, &query).await?.ids.is_empty())
     }
 
-    /// Emails with a place in a mailbox, up to `limit`, also with places that IMAP has marked as deleted.
+    /// Up to `limit` emails with a place in a mailbox, including places that IMAP has marked as deleted.
     pub(crate) async fn emails_in(&self, mailbox: RecordId, limit: usize) -> Result<Vec<RecordId>, Error> {
         let from = Bound::Included(Value::Number(mailbox.0 << 32));
         let to = Bound::Excluded(Value::Number((mailbox.0 + 1) << 32));
@@ -337,8 +337,7 @@ impl Reader<'_> {
         Ok(ids.into_iter().collect())
     }
 
-    /// The unread threads of all mailboxes when `trash` is the mailbox with that role: counted from the unread emails, which
-    /// are few, as a rule.
+    /// The unread threads of all mailboxes if `trash` is the mailbox with that role, counted from the unread emails, which are usually few.
     pub(crate) async fn unread_threads(
         &self,
         trash: Option<RecordId>,
@@ -362,7 +361,7 @@ impl Reader<'_> {
         Ok(counts)
     }
 
-    /// What a stored thread adds to the counters of mailboxes.
+    /// What a thread, as stored, adds to the counters of mailboxes.
     async fn shares(&self, thread: RecordId, trash: Option<RecordId>) -> Result<Shares, Error> {
         let mut emails = Vec::new();
         let ids = self.all(Query::new(email::KIND, email::BY_THREAD).equals(thread)).await?;
@@ -410,7 +409,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Those of some records that exist, without their bodies.
+    /// The records with these ids that exist, without their bodies.
     pub(crate) async fn small(&self, kind: Kind, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -418,7 +417,7 @@ impl Reader<'_> {
         Ok(self.records.get(self.account, &Get::small(kind, ids)).await?.into_iter().flatten().collect())
     }
 
-    /// Those of some records that exist.
+    /// The records with these ids that exist.
     pub(crate) async fn whole(&self, kind: Kind, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
         Ok(self.records.get(self.account, &Get::whole(kind, ids)).await?.into_iter().flatten().collect())
     }

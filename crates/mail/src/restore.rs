@@ -50,7 +50,7 @@ impl VaultEntry {
 /// A page of the vault of an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VaultPage {
-    /// Those that were destroyed last come first.
+    /// The last destroyed first.
     pub entries: Vec<VaultEntry>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<Cursor>,

@@ -1,11 +1,11 @@
 //! The kinds of mail: those of JMAP (RFC 8621), with what IMAP needs in addition.
 //!
-//! The numbers of kinds, properties and indexes stand in files: a number is never changed and never given to something else.
-//! A kind, a property or an index may be added; a new index is made when the records are opened. Kinds from 64 on belong to
-//! others. `docs/formats/records.md` lists all of them, and a test compares that page with this module.
+//! The numbers of kinds, properties and indexes are stored on disk: a number is never changed and never reused. A kind, a property
+//! or an index may be added; a new index is built when the records are opened. Kinds from 64 on belong to others.
+//! `docs/formats/records.md` lists all of them, and a test compares that page with this module.
 //!
-//! What is neither a key of an index nor changed often belongs into the body. Each index costs every delivery, so filters that
-//! are rare (size, subject) read the records of a page, or use the search index.
+//! Data that no index needs as a key and that seldom changes belongs in the body. Each index costs every delivery, so rare filters
+//! (size, subject) read the records of a page, or use the search index.
 
 use restante_records::{Kind, KindSchema};
 
@@ -59,9 +59,9 @@ pub mod mailbox {
     /// The number of the kind. An id stays below 2^31, so that it fits into a place, see [`super::email::PLACE`].
     pub const KIND: Kind = Kind(1);
 
-    /// The id of the mailbox above it, 0 at the top, so that [`BY_PARENT`] has all mailboxes.
+    /// The id of its parent, 0 at the top, so that [`BY_PARENT`] has all mailboxes.
     pub const PARENT: Property = Property(1);
-    /// As much of the beginning of the name as a property takes; the whole name is in the body.
+    /// As much of the beginning of the name as fits into a property; the whole name is in the body.
     pub const NAME: Property = Property(2);
     /// The role, lowercase; none for most mailboxes.
     pub const ROLE: Property = Property(3);
@@ -69,27 +69,27 @@ pub mod mailbox {
     pub const TOTAL: Property = Property(4);
     /// Its unread emails, as RFC 8621 §2 counts them.
     pub const UNREAD: Property = Property(5);
-    /// The threads of which an email is in it.
+    /// The threads that have an email in it.
     pub const THREADS: Property = Property(6);
     /// Those of them that are unread, as RFC 8621 §2 counts them.
     pub const UNREAD_THREADS: Property = Property(7);
     /// The bytes of the emails in it.
     pub const BYTES: Property = Property(8);
-    /// The UID that the next place in it gets (RFC 9051 §2.3.1.1). It only rises, also over a restore.
+    /// The UID that the next place in it gets (RFC 9051 §2.3.1.1). It only increases, even across a restore.
     pub const UID_NEXT: Property = Property(9);
     /// UIDVALIDITY: given when the mailbox is created, and never changed.
     pub const UID_VALIDITY: Property = Property(10);
     /// The revision that last changed an email in it: HIGHESTMODSEQ (RFC 7162).
     pub const MODSEQ: Property = Property(11);
-    /// The revision that last removed an email from it. A client that has seen it need not ask what vanished.
+    /// The revision that last removed an email from it. A client that has seen it need not ask for removed emails.
     pub const EXPUNGED: Property = Property(12);
-    /// The revision that last changed anything of it but its counts and IMAP's numbers: what the counts alone changed is
-    /// reported as RFC 8621 §2.2 says.
+    /// The revision that last changed anything except its counts and IMAP's numbers: a change of counts alone is reported as RFC
+    /// 8621 §2.2 says.
     pub const SHAPE: Property = Property(13);
 
-    /// All mailboxes of an account, and whether two siblings would have the same name.
+    /// All mailboxes of an account; also shows whether two siblings would have the same name.
     pub const BY_PARENT: Index = Index(1);
-    /// Delivery finds the inbox here. No two mailboxes of an account have the same role.
+    /// Delivery finds the inbox by it. No two mailboxes of an account have the same role.
     pub const BY_ROLE: Index = Index(2);
 
     pub(super) fn schema() -> KindSchema {
@@ -128,15 +128,15 @@ pub mod email {
     /// A hash of (message id, base subject) for its own id, In-Reply-To, and the first and the last 15 References: an email
     /// that shares one belongs to the same thread.
     pub const THREAD_KEY: Property = Property(4);
-    /// Each keyword but $seen, as a number, see [`super::keyword`].
+    /// Each keyword except $seen, as a number, see [`super::keyword`].
     pub const KEYWORD: Property = Property(5);
-    /// 1 while it does not have $seen. So [`BY_UNSEEN`] has unread mail alone.
+    /// 1 while it does not have $seen, so that [`BY_UNSEEN`] has only unread mail.
     pub const UNSEEN: Property = Property(6);
     /// Each place of IMAP: the id of a mailbox times 2^32, plus the UID there. Two places in one mailbox are possible.
     pub const PLACE: Property = Property(7);
     /// The places that have \Deleted (RFC 9051 §2.3.2): they are in `place`, too.
     pub const DELETED: Property = Property(8);
-    /// A hash of the bytes as they were received and of the recipient: a delivery that is repeated finds the email.
+    /// A hash of the bytes as they were received and of the recipient: a repeated delivery finds the email by it.
     pub const DELIVERY: Property = Property(9);
     /// The bytes of its message, for counters and quotas: they are computed without bodies.
     pub const SIZE: Property = Property(10);
@@ -145,11 +145,11 @@ pub mod email {
 
     /// A mailbox by receivedAt, the one order that every server must support (RFC 8621 §4.4.2).
     pub const BY_MAILBOX: Index = Index(1);
-    /// The same over all mailboxes, as a query without inMailbox asks.
+    /// The same over all mailboxes, for a query without inMailbox.
     pub const BY_RECEIVED: Index = Index(2);
     /// The emails of a thread by receivedAt (RFC 8621 §3).
     pub const BY_THREAD: Index = Index(3);
-    /// The emails that a new one belongs to. Hashes are random, so that the index is scattered.
+    /// Finds the emails whose thread a new email joins. Hashes are random, so the index is scattered.
     pub const BY_THREAD_KEY: Index = Index(4);
     /// The unread emails of a mailbox.
     pub const BY_UNSEEN: Index = Index(5);
@@ -157,7 +157,7 @@ pub mod email {
     pub const BY_KEYWORD: Index = Index(6);
     /// A mailbox in the order of UIDs is one range.
     pub const BY_PLACE: Index = Index(7);
-    /// Whether something was delivered already.
+    /// Shows whether a message was delivered already.
     pub const BY_DELIVERY: Index = Index(8);
 
     pub(super) fn schema() -> KindSchema {
@@ -184,7 +184,7 @@ pub mod email {
     }
 }
 
-/// A thread, RFC 8621 §3. It exists for its state; its emails are found by [`email::BY_THREAD`].
+/// A thread, RFC 8621 §3. It exists only to have a state; its emails are found by [`email::BY_THREAD`].
 pub mod thread {
     use restante_records::{Kind, KindSchema};
 
@@ -218,23 +218,23 @@ pub mod identity {
     }
 }
 
-/// What is true of the mail of an account as a whole: one record.
+/// Properties of the mail of an account as a whole: one record.
 pub mod account {
     use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
     /// The number of the kind.
     pub const KIND: Kind = Kind(5);
 
-    /// The bytes of all emails, each counted once, in however many mailboxes it is.
+    /// The bytes of all emails; each is counted once, even if it is in several mailboxes.
     pub const BYTES: Property = Property(1);
     /// The emails.
     pub const COUNT: Property = Property(2);
     /// The revision that last added an email: the state of EmailDelivery (RFC 8621 §1.5).
     pub const DELIVERED: Property = Property(3);
-    /// The last [`super::mailbox::UID_VALIDITY`] that was given: the next one is higher.
+    /// The last [`super::mailbox::UID_VALIDITY`] that was used: the next one is higher.
     pub const UID_VALIDITY: Property = Property(4);
 
-    /// The bytes of the emails in the vault. Versions up to 0.1 did not count them: then it is missing until the vault changes.
+    /// The bytes of the emails in the vault. Versions up to 0.1 did not count them: then the property is missing until the vault changes.
     pub const VAULT_BYTES: Property = Property(5);
 
     /// Finds the record: its only entry.
@@ -251,8 +251,8 @@ pub mod account {
     }
 }
 
-/// A keyword (RFC 8621 §4.1.1) that this version does not know. Emails name keywords by numbers, since a keyword may have 255
-/// bytes: those of [`keyword::KNOWN`] have a number of their own, any other the id of its record plus
+/// A keyword (RFC 8621 §4.1.1) that is not in [`keyword::KNOWN`]. Emails refer to keywords by numbers, since a keyword may have 255
+/// bytes: those of [`keyword::KNOWN`] have fixed numbers; the number of any other is the id of its record plus
 /// [`keyword::FIRST_OTHER`].
 pub mod keyword {
     use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
@@ -263,7 +263,7 @@ pub mod keyword {
     /// Added to the id of a keyword's record: smaller numbers belong to [`KNOWN`].
     pub const FIRST_OTHER: u64 = 256;
 
-    /// The keywords that have fixed numbers, lowercase. $seen is none of them: see [`super::email::UNSEEN`].
+    /// The keywords that have fixed numbers, lowercase. $seen is not one of them: see [`super::email::UNSEEN`].
     pub const KNOWN: [(u64, &str); 9] = [
         (1, "$flagged"),
         (2, "$draft"),
@@ -291,7 +291,7 @@ pub mod keyword {
     }
 }
 
-/// A push subscription, RFC 8620 §7.2, in the account of the user that made it.
+/// A push subscription, RFC 8620 §7.2, in the account of the user that created it.
 pub mod push {
     use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
@@ -301,7 +301,7 @@ pub mod push {
     /// When it ends, in seconds since 1970.
     pub const EXPIRES: Property = Property(1);
 
-    /// All subscriptions of an account, those first that end first.
+    /// All subscriptions of an account, in the order in which they end.
     pub const BY_EXPIRES: Index = Index(1);
 
     pub(super) fn schema() -> KindSchema {
@@ -320,13 +320,13 @@ pub mod upload {
     /// The number of the kind.
     pub const KIND: Kind = Kind(10);
 
-    /// When it was uploaded last, in seconds since 1970.
+    /// When it was last uploaded, in seconds since 1970.
     pub const UPLOADED: Property = Property(1);
-    /// The account of the user that uploaded it, who alone may use it (RFC 8620 §6.1).
+    /// The account of the user that uploaded it. Only this user may use it (RFC 8620 §6.1).
     pub const OWNER: Property = Property(2);
     /// Its bytes.
     pub const SIZE: Property = Property(3);
-    /// The hash of its bytes: the same bytes again extend the time of an upload that is there.
+    /// The hash of its bytes: uploading the same bytes again extends the time of the existing upload.
     pub const HASH: Property = Property(4);
 
     /// All uploads of an account, the oldest first.
@@ -348,8 +348,8 @@ pub mod upload {
     }
 }
 
-/// An email that was destroyed and can still be restored. Its body is that of the email. Properties that an email has, too,
-/// have the same numbers.
+/// An email that was destroyed and can still be restored. Its body is that of the email. Properties that emails have, too, have the
+/// same numbers.
 pub mod vault {
     use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
@@ -362,13 +362,13 @@ pub mod vault {
     pub const MAILBOX: Property = email::MAILBOX;
     /// When it was received, in seconds since 1970.
     pub const RECEIVED: Property = email::RECEIVED;
-    /// What finds its thread again, see [`email::THREAD_KEY`].
+    /// The keys by which its thread is found again, see [`email::THREAD_KEY`].
     pub const THREAD_KEY: Property = email::THREAD_KEY;
-    /// Each keyword but $seen, as a number.
+    /// Each keyword except $seen, as a number.
     pub const KEYWORD: Property = email::KEYWORD;
     /// 1 when it did not have $seen.
     pub const UNSEEN: Property = email::UNSEEN;
-    /// As [`email::DELIVERY`]: a delivery that is repeated finds what the user has destroyed meanwhile.
+    /// As [`email::DELIVERY`]: a repeated delivery is recognized even if the user has destroyed the email.
     pub const DELIVERY: Property = email::DELIVERY;
     /// The bytes of its message.
     pub const SIZE: Property = email::SIZE;
@@ -376,12 +376,12 @@ pub mod vault {
     pub const DELETED_AT: Property = Property(11);
     /// The id that it had.
     pub const EMAIL: Property = Property(12);
-    /// As [`email::ORIGIN`]: what the user has destroyed is not imported again.
+    /// As [`email::ORIGIN`]: a message that the user has destroyed is not imported again.
     pub const ORIGIN: Property = email::ORIGIN;
 
-    /// Everything in the vault, what was destroyed first at first.
+    /// All entries of the vault, the first destroyed first.
     pub const BY_DELETED_AT: Index = Index(1);
-    /// Whether something was delivered already.
+    /// Shows whether a message was delivered already.
     pub const BY_DELIVERY: Index = Index(2);
 
     pub(super) fn schema() -> KindSchema {
@@ -410,13 +410,13 @@ pub mod queued {
 
     /// 0 when it is tried once it is due, 1 when it is held. None when it has ended.
     pub const STATE: Property = Property(1);
-    /// When it is tried next, in seconds since 1970; while it is being tried the end of the lease.
+    /// When it is tried next, in seconds since 1970; while it is being tried, the end of the lease.
     pub const DUE: Property = Property(2);
-    /// The domain of its address. A longer one than a property takes is `#` and its hash.
+    /// The domain of its address. A domain that is too long for a property is `#` and its hash.
     pub const DOMAIN: Property = Property(3);
-    /// A hash of what names the message: a message that is queued again finds its recipients.
+    /// A hash of the key that identifies the message: a message that is queued again finds its recipients by it.
     pub const KEY: Property = Property(4);
-    /// The envelope sender in lowercase, shortened as the domain; empty for `<>`.
+    /// The envelope sender in lowercase, shortened like the domain; empty for `<>`.
     pub const SENDER: Property = Property(5);
     /// The account that sends it.
     pub const ACCOUNT: Property = Property(6);
@@ -435,17 +435,17 @@ pub mod queued {
     /// When it has ended: until when it is remembered, in seconds since 1970.
     pub const REMEMBERED: Property = Property(13);
 
-    /// What is due, and by domain without reading records.
+    /// The recipients that are due, with their domains, so that no records need to be read.
     pub const BY_DUE: Index = Index(1);
     /// The recipients of a domain.
     pub const BY_DOMAIN: Index = Index(2);
-    /// The recipients of a message. Hashes are random, so that the index is scattered.
+    /// The recipients of a message. Hashes are random, so the index is scattered.
     pub const BY_KEY: Index = Index(3);
     /// The recipients of a sender.
     pub const BY_SENDER: Index = Index(4);
-    /// The recipients of what an account sends.
+    /// The recipients of an account's messages.
     pub const BY_ACCOUNT: Index = Index(5);
-    /// What has ended, what is forgotten first at first.
+    /// The recipients that have ended, in the order in which they are forgotten.
     pub const BY_REMEMBERED: Index = Index(6);
 
     pub(super) fn schema() -> KindSchema {

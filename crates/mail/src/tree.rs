@@ -1,7 +1,7 @@
 //! The tree of mailboxes: what a set of changes makes of it (rules MB1 to MB3, MB7, T3).
 //!
-//! All entries are applied, then what the tree must keep is checked, and entries that break it are refused, until nothing
-//! breaks it. So two mailboxes can swap their names, and a parent can be destroyed with its children.
+//! All entries are applied, then the rules of the tree are checked and the entries that break them are refused, until no rule is
+//! broken. So two mailboxes can swap their names, and a parent can be destroyed together with its children.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,9 +13,9 @@ use crate::{
     mailboxes::{FIRST_NEW_ID, NEXT},
 };
 
-/// How often entries are refused before the rest of a set is: only a set that is made for it needs more.
+/// After so many passes, all entries of a set that are left are refused: only a set that is built for it needs more.
 const PASSES_MAX: usize = 32;
-/// The largest sortOrder and more (RFC 8621 §2).
+/// One more than the largest sortOrder (RFC 8621 §2).
 const SORT_ORDER_END: u32 = 1 << 31;
 /// The name at the top that belongs to the inbox, in any case (RFC 9051 §5.1).
 const INBOX: &str = "inbox";
@@ -23,18 +23,18 @@ const INBOX: &str = "inbox";
 /// A set that was planned.
 #[derive(Debug)]
 pub(crate) struct PlannedSet {
-    /// Of each create that is made: its number in the set, and the mailbox. Parents stand before their children, and the ids
-    /// of the n-th one is [`FIRST_NEW_ID`] + n.
+    /// For each create that is made: its number in the set, and the mailbox. Parents come before their children, and the id of the
+    /// n-th one is [`FIRST_NEW_ID`] + n.
     pub(crate) created: Vec<(usize, Mailbox)>,
-    /// The mailboxes that change, as they are then.
+    /// The mailboxes that change, in their new form.
     pub(crate) updated: BTreeMap<RecordId, Mailbox>,
-    /// Those that go.
+    /// The mailboxes that are destroyed.
     pub(crate) destroyed: BTreeSet<RecordId>,
-    /// Why entries are refused.
+    /// Why creates are refused.
     pub(crate) create_errors: BTreeMap<usize, MailError>,
-    /// The same of updates.
+    /// Why updates are refused.
     pub(crate) update_errors: BTreeMap<usize, MailError>,
-    /// The same of destroys.
+    /// Why destroys are refused.
     pub(crate) destroy_errors: BTreeMap<usize, MailError>,
 }
 
@@ -46,23 +46,23 @@ enum Entry {
     Destroy(usize),
 }
 
-/// A mailbox at the end, and the last entries that gave it its place, its name and its role; none for what it had before.
+/// A mailbox after the set, and the last entries that set its parent or name and its role; `None` where it keeps what it had before.
 #[derive(Clone)]
 struct Node {
     mailbox: Mailbox,
-    /// Of the parent or the name.
+    /// The entry that set its parent or its name.
     moved_by: Option<Entry>,
     role_by: Option<Entry>,
 }
 
-/// What the accepted entries make of the mailboxes.
+/// The mailboxes with the accepted entries applied.
 struct Tree<'m> {
     old: &'m BTreeMap<RecordId, Mailbox>,
     changed: BTreeMap<RecordId, Node>,
     destroyed: BTreeMap<RecordId, Entry>,
 }
 
-/// A mailbox that has a name, and the entry that gave it to it.
+/// The entry that gave a mailbox its name, if one did, and the mailbox.
 type NameHolder = (Option<Entry>, RecordId);
 
 /// Entries and why they are refused.
@@ -86,7 +86,7 @@ pub(crate) fn plan(old: &BTreeMap<RecordId, Mailbox>, set: &MailboxSet, config: 
     }
 }
 
-/// Refuses everything that is not refused yet.
+/// Refuses all entries that are not refused yet.
 fn refuse_rest(set: &MailboxSet, refused: &mut Refused) {
     let creates = (0..set.create.len()).map(Entry::Create);
     let updates = (0..set.update.len()).map(Entry::Update);
@@ -97,7 +97,7 @@ fn refuse_rest(set: &MailboxSet, refused: &mut Refused) {
     }
 }
 
-/// What is wrong with entries by themselves.
+/// Checks each entry by itself.
 fn check_entries(old: &BTreeMap<RecordId, Mailbox>, set: &MailboxSet, config: &MailConfig) -> Refused {
     let mut refused = Refused::new();
     for (number, new) in set.create.iter().enumerate() {
@@ -160,7 +160,7 @@ fn check_update(
         .then_some(MailError::Forbidden("the inbox keeps its name, its parent and its role"))
 }
 
-/// The properties of an entry that have values that are not possible.
+/// The properties of an entry that have invalid values.
 #[derive(Default)]
 struct Wrong {
     properties: Vec<&'static str>,
@@ -175,7 +175,7 @@ impl Wrong {
 
     fn name(&mut self, name: &str, config: &MailConfig) {
         let bytes_max = config.mailbox_name_bytes_max.get();
-        // A name that is far too long is not normalized first: that can make it three times as long.
+        // A name that is far too long is not normalized first: normalization can make it three times as long.
         if name.len() > bytes_max.saturating_mul(4) || normalized(name).len() > bytes_max {
             self.note("name", format!("the name has more than {bytes_max} bytes"));
         } else if name.is_empty() {
@@ -288,7 +288,7 @@ impl<'m> Tree<'m> {
         Self { old, changed, destroyed }
     }
 
-    /// A mailbox as it is at the end.
+    /// A mailbox as it is after the set.
     fn get(&self, id: RecordId) -> Option<&Mailbox> {
         if self.destroyed.contains_key(&id) {
             return None;
@@ -296,7 +296,7 @@ impl<'m> Tree<'m> {
         self.changed.get(&id).map(|node| &node.mailbox).or_else(|| self.old.get(&id))
     }
 
-    /// All mailboxes at the end.
+    /// All mailboxes after the set.
     fn all(&self) -> impl Iterator<Item = &Mailbox> {
         let old = self.old.keys().filter(|id| !self.changed.contains_key(id));
         old.chain(self.changed.keys()).filter_map(|id| self.get(*id))
@@ -306,8 +306,8 @@ impl<'m> Tree<'m> {
         self.changed.get(&id).and_then(|node| node.moved_by)
     }
 
-    /// The entries that break what the tree must keep. Names are compared when everything else is kept, since what is refused
-    /// keeps its name.
+    /// The entries that break a rule of the tree. Names are compared only when no other rule is broken, since a refused entry keeps
+    /// its old name.
     fn broken(&self, config: &MailConfig) -> Refused {
         if self.changed.is_empty() && self.destroyed.is_empty() {
             return Refused::new();
@@ -369,7 +369,7 @@ impl<'m> Tree<'m> {
         }
         let mut broken = Refused::new();
         for mut entries in holders.into_values() {
-            entries.sort_unstable(); // who had the role keeps it, else the first entry gets it
+            entries.sort_unstable(); // a mailbox that had the role keeps it; otherwise the first entry gets it
             for entry in entries.into_iter().skip(1).flatten() {
                 broken.insert(entry, MailError::invalid("role", "another mailbox has this role"));
             }
@@ -387,7 +387,7 @@ impl<'m> Tree<'m> {
         creates.into_iter().rev().take(excess).map(|entry| (entry, MailError::OverQuota)).collect()
     }
 
-    /// Mailboxes that have the name of a sibling, and those at the top that have the inbox' name.
+    /// Mailboxes that have the name of a sibling, and those at the top that have the inbox's name.
     fn same_name(&self) -> Refused {
         let mut broken = Refused::new();
         let mut first: HashMap<(Option<RecordId>, &str), NameHolder> = HashMap::new();
@@ -407,7 +407,7 @@ impl<'m> Tree<'m> {
             if *known == this {
                 continue;
             }
-            // Who had the name keeps it, else the first entry gets it.
+            // A mailbox that had the name before keeps it; otherwise the first entry gets it.
             let other = if this < *known { std::mem::replace(known, this) } else { this };
             others.push((key, other.0));
         }
@@ -419,7 +419,7 @@ impl<'m> Tree<'m> {
     }
 }
 
-/// What is made of a set in which nothing is broken.
+/// The plan for a set whose remaining entries break no rule.
 fn planned(tree: &Tree<'_>, set: &MailboxSet, refused: Refused) -> PlannedSet {
     let made: Vec<usize> =
         (0..set.create.len()).filter(|number| !refused.contains_key(&Entry::Create(*number))).collect();

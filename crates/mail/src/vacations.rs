@@ -1,4 +1,4 @@
-//! The vacation response of an account (RFC 8621 §8), and who got a reply lately.
+//! The vacation response of an account (RFC 8621 §8), and the senders that got a reply recently.
 
 use std::ops::Bound;
 
@@ -13,13 +13,13 @@ use crate::{
     schema::{answered, vacation},
 };
 
-/// The longest texts of a response together.
+/// The most bytes of a response's texts together.
 const TEXTS_BYTES_MAX: usize = 128 << 10;
-/// The most senders that are remembered: nobody else gets a reply until some of them are forgotten.
+/// The most senders that are remembered: beyond that, no other sender gets a reply until some of them are forgotten.
 const SENDERS_MAX: u64 = 10_000;
-/// Senders that are forgotten with a new one.
+/// The most senders that are forgotten when a new one is remembered.
 const FORGOTTEN_MAX: usize = 16;
-/// Records of one sender that are looked at.
+/// The most records that are read for one sender.
 const FEW: usize = 4;
 
 /// A vacation response, RFC 8621 §8. Times are in seconds since 1970.
@@ -28,7 +28,7 @@ const FEW: usize = 4;
 pub struct VacationResponse {
     /// Whether replies are sent.
     pub is_enabled: bool,
-    /// When it was enabled last: what came before is not answered. Set by [`Mail::set_vacation`].
+    /// When it was last enabled: messages from before that are not answered. Set by [`Mail::set_vacation`].
     pub enabled_since: Option<i64>,
     /// When replies begin.
     pub from_date: Option<i64>,
@@ -43,7 +43,7 @@ pub struct VacationResponse {
 }
 
 impl VacationResponse {
-    /// Whether what was received at this time is answered.
+    /// Whether a message that was received at this time is answered.
     pub fn is_in_force(&self, received: i64) -> bool {
         let is_since = |from: Option<i64>| from.is_none_or(|from| received >= from);
         let is_before_end = self.to_date.is_none_or(|to| received < to);
@@ -68,8 +68,8 @@ impl Mail {
         Ok((found.response, found.state))
     }
 
-    /// Changes the vacation response of an account by `change`, which is asked again when other servers change it meanwhile. Setting what is set commits
-    /// nothing.
+    /// Changes the vacation response of an account by `change`, which is called again when another server has changed the response
+    /// meanwhile. A change to the same values commits nothing.
     ///
     /// # Errors
     /// `StateMismatch`; `Invalid` when it gets too long; `Store`; those of `change`.
@@ -131,7 +131,7 @@ impl Mail {
         Ok(Found { id: Some(id), response, state })
     }
 
-    /// Whether a sender must not get a vacation reply, because there was one since a time, in seconds since 1970, or because too many others got one.
+    /// Whether a sender must not get a vacation reply: it got one since a time, in seconds since 1970, or too many other senders got one.
     ///
     /// # Errors
     /// Those of the records.
@@ -192,7 +192,7 @@ fn commit_of(id: Option<RecordId>, response: &VacationResponse) -> Result<Commit
     }]))
 }
 
-/// What a sender is remembered by.
+/// The key by which a sender is remembered.
 fn sender_key(sender: &str) -> Value {
     let hash = Sha256::digest(sender.to_lowercase());
     Value::Text(Bytes::copy_from_slice(hash.get(..16).unwrap_or_default()))

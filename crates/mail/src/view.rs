@@ -1,4 +1,4 @@
-//! The mail of an account in memory: what was read, what the edits of a commit make of it, and the commit itself.
+//! The mail of an account in memory: what was read, how the edits of a commit change it, and the commit itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use crate::{
     schema::{account, email, mailbox, thread, vault},
 };
 
-/// The kinds whose states a commit names: what was read of them is still true then.
+/// The kinds whose states are conditions of a commit: it fails when records of these kinds have changed since they were read.
 const READ_KINDS: [Kind; 4] = [mailbox::KIND, email::KIND, account::KIND, vault::KIND];
 
 /// Once a commit changes so many records, it takes no further edit.
@@ -48,7 +48,7 @@ impl AccountRecord {
     }
 }
 
-/// What the commit makes of a mailbox that is there.
+/// How the commit changes an existing mailbox.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MailboxChange {
     Counters,
@@ -67,8 +67,7 @@ enum Creation {
 
 /// The mail of an account as of some states of its kinds, and what a commit changes.
 ///
-/// A record that the commit creates has an id from [`FIRST_NEW_ID`] on until then; a revision that is the commit's own is
-/// [`NEXT`].
+/// Until the commit is made, a record that it creates has an id from [`FIRST_NEW_ID`] on, and its own revision is [`NEXT`].
 pub(crate) struct View {
     states: States,
     pub(crate) account: AccountRecord,
@@ -86,7 +85,7 @@ pub(crate) struct View {
     removed_vault_entries: BTreeSet<RecordId>,
     /// The emails that are created, by their thread keys.
     new_thread_keys: HashMap<Value, Vec<RecordId>>,
-    /// The emails that are created, by what they were delivered or imported as.
+    /// The emails that are created, by the keys of their deliveries or imports.
     new_deliveries: HashMap<Value, RecordId>,
     /// The bytes of bodies that are written.
     body_bytes: usize,
@@ -170,12 +169,12 @@ impl View {
         self.removed_vault_entries.len()
     }
 
-    /// Notes an email that was read; what edits made of it meanwhile stays.
+    /// Adds an email that was read; a version that edits have already changed stays.
     pub(crate) fn note_email(&mut self, id: RecordId, state: EmailState) {
         self.emails.entry(id).or_insert(Some(state));
     }
 
-    /// Notes the emails of a thread that was read.
+    /// Adds the emails of a thread that was read.
     pub(crate) fn note_thread(&mut self, id: RecordId, emails: Vec<RecordId>) {
         self.threads.entry(id).or_insert(emails);
     }
@@ -215,14 +214,14 @@ impl View {
         self.account.vault_bytes = Some(0);
     }
 
-    /// A changed account record.
+    /// The account record, which is marked as changed.
     pub(crate) fn change_account(&mut self) -> &mut AccountRecord {
-        // The record that the commit itself creates is written once.
+        // A record that the commit itself creates is written only once.
         self.is_account_changed = self.account.id.is_some_and(|id| id.0 < FIRST_NEW_ID);
         &mut self.account
     }
 
-    /// A new mailbox; its id is set.
+    /// Adds a new mailbox, and sets its id.
     pub(crate) fn create_mailbox(&mut self, mut mailbox: Mailbox) -> RecordId {
         let id = self.create(Creation::Mailbox);
         mailbox.id = id;
@@ -231,7 +230,7 @@ impl View {
         id
     }
 
-    /// A mailbox whose counters or numbers change; `None` when it does not exist.
+    /// The mailbox, whose counters or numbers are marked as changed; `None` when it does not exist.
     pub(crate) fn change_counters(&mut self, id: RecordId) -> Option<&mut Mailbox> {
         let mailbox = self.mailboxes.get_mut(&id)?;
         if id.0 < FIRST_NEW_ID {
@@ -240,7 +239,7 @@ impl View {
         Some(mailbox)
     }
 
-    /// Replaces what a user can change of a mailbox.
+    /// Replaces the properties of a mailbox that a user can change.
     pub(crate) fn change_mailbox(&mut self, mailbox: Mailbox) {
         let id = mailbox.id;
         self.roles.retain(|_, of_role| *of_role != id);
@@ -261,7 +260,7 @@ impl View {
         id
     }
 
-    /// A new email in a thread that was read or is new.
+    /// Adds a new email to a thread that was read or is new.
     pub(crate) fn create_email(&mut self, state: EmailState, body: Body) -> RecordId {
         let id = self.create(Creation::Email(body));
         for key in &state.thread_keys {
@@ -278,7 +277,7 @@ impl View {
         id
     }
 
-    /// Replaces the state of an email. When its mailboxes or whether it is unread change, its thread must have been read.
+    /// Replaces the state of an email. If its mailboxes change or whether it is unread, its thread must have been read.
     pub(crate) fn change_email(&mut self, id: RecordId, state: EmailState) {
         let thread = state.thread;
         let before = self.shares(thread);
@@ -339,7 +338,7 @@ impl View {
         }
     }
 
-    /// The commit, in the states that were read.
+    /// The commit, on the condition that the records are still in the states that were read.
     pub(crate) fn commit(&self) -> Commit {
         let mut changes = Vec::with_capacity(self.changes());
         for (number, creation) in (FIRST_NEW_ID..).zip(&self.creations) {
@@ -398,7 +397,7 @@ impl View {
         }
     }
 
-    /// Makes the view what the records are after its commit.
+    /// Updates the view to the state of the records after its commit.
     pub(crate) fn settle(&mut self, committed: &Committed) {
         let revision = committed.revision;
         let mut touched = BTreeSet::new();
@@ -440,7 +439,7 @@ impl View {
         self.forget();
     }
 
-    /// Forgets emails and threads that were read, and that there was a commit.
+    /// Drops the emails and threads that were read, and the changes that were committed.
     fn forget(&mut self) {
         self.emails.clear();
         self.threads.clear();
@@ -461,7 +460,7 @@ fn update(kind: Kind, id: RecordId, body: Option<Body>, properties: Option<Prope
     Change::Update { kind, id, body, properties }
 }
 
-/// The id that a commit gave for one from [`FIRST_NEW_ID`] on; others stay.
+/// The id that a commit assigned for one from [`FIRST_NEW_ID`] on; other ids are unchanged.
 pub(crate) fn settled(id: RecordId, committed: &Committed) -> RecordId {
     let number = id.0.checked_sub(FIRST_NEW_ID).and_then(|number| usize::try_from(number).ok());
     number.and_then(|number| committed.created.get(number)).copied().unwrap_or(id)

@@ -21,7 +21,7 @@ use tracing::warn;
 
 use crate::MuxerMetrics;
 
-/// What each connection may hold, even when the shared budget is used up.
+/// The bytes that each connection may always hold, even when the shared budget is used up.
 const FLOOR_BYTES: usize = 16 << 10;
 /// Beyond the floor, bytes are taken from the shared budget in steps of this size, so that its lock is rarely needed.
 const STEP_BYTES: usize = 32 << 10;
@@ -45,7 +45,7 @@ pub struct Limits {
     pub connection_bytes_max: usize,
     /// The most unread bytes of all connections, 16 KiB for each of `connections_max` included.
     pub bytes_max: usize,
-    /// What the log says beside connections that were closed: the settings of these bounds.
+    /// Logged with connections that were closed: the settings that change these bounds.
     pub advice: &'static str,
 }
 
@@ -70,13 +70,13 @@ struct Eviction {
 }
 
 impl Budget {
-    /// A budget that is entirely free.
+    /// Creates a budget of which everything is free.
     pub fn new(mut limits: Limits, metrics: MuxerMetrics) -> Arc<Self> {
         let floors = FLOOR_BYTES.saturating_mul(limits.connections_max);
         let free_bytes = limits.bytes_max.saturating_sub(floors);
         limits.connection_bytes_max = limits.connection_bytes_max.max(FLOOR_BYTES);
         let pool = Pool {
-            // One connection can always use its own part.
+            // One connection can always reach its own limit.
             free_bytes: free_bytes.max(limits.connection_bytes_max),
             members: HashMap::new(),
             next_id: 0,
@@ -90,7 +90,7 @@ impl Budget {
         self.limits.connection_bytes_max
     }
 
-    /// Makes the budget of a new connection.
+    /// Creates the budget of a new connection.
     pub(crate) fn connection(self: &Arc<Self>) -> ConnectionBudget {
         let eviction = Arc::new(Eviction::default());
         let mut pool = self.pool.lock();
@@ -109,8 +109,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes for a connection. When there are not enough, evicts the connection that has taken most, and wakes the caller
-    /// once bytes are free.
+    /// Takes bytes for a connection. When there are not enough, evicts the connection that has taken the most, and wakes the
+    /// caller once bytes are free.
     fn take(&self, id: u64, bytes: usize, waker: &Waker) -> bool {
         let mut pool = self.pool.lock();
         let is_free = pool.free_bytes >= bytes;
@@ -202,7 +202,7 @@ impl ConnectionBudget {
     pub(crate) fn release(&mut self, bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         let surplus = self.taken_bytes.saturating_sub(steps_of(self.held_bytes));
-        // One step stays, so that a connection around its edge does not take and release all the time.
+        // One step is kept, so that a connection near the edge of a step does not take and release all the time.
         if surplus > STEP_BYTES || (surplus > 0 && self.held_bytes == 0) {
             self.taken_bytes -= surplus;
             self.budget.give_back(self.id, surplus);

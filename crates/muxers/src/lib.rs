@@ -15,7 +15,7 @@ pub use metrics::MuxerMetrics;
 pub use mplex::Mplex;
 pub use yamux::Yamux;
 
-/// What an open stream counts besides its unread bytes: its state, and the buffers of its negotiation.
+/// The bytes counted for an open stream besides its unread ones: its state, and the buffers of its negotiation.
 const STREAM_BYTES: usize = 1 << 10;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ struct LimitLabel {
 }
 
 impl MuxerMetrics {
-    /// Adds them to the registry of the node.
+    /// Registers them in the registry of the node.
     pub fn register(&self, registry: &mut Registry) {
         let what =
             "Received bytes that were not read yet, over all connections, beyond the first 16 KiB of each";

@@ -31,13 +31,13 @@ use super::{
 };
 
 const PROTOCOL: &str = "/mplex/6.7.0";
-/// The longest frame of peers: 1 MiB by the specification.
+/// The longest frame that is accepted from peers: 1 MiB by the specification.
 const FRAME_BYTES_MAX: u64 = 1 << 20;
-/// The longest frame of ours: while one is written, other streams wait.
+/// The longest frame that we send: while one is written, other streams wait.
 const SENT_FRAME_BYTES: usize = 64 << 10;
 /// Streams don't write while this many bytes wait to be sent.
 const OUT_BYTES: usize = 64 << 10;
-/// The connection ends when more bytes wait: the peer makes us answer and reads nothing.
+/// The connection ends when more bytes wait: the peer causes answers without reading them.
 const OUT_BYTES_MAX: usize = OUT_BYTES + 2 * SENT_FRAME_BYTES;
 /// The bytes of one read from the socket, and the most reads in one poll.
 const READ_BYTES: usize = 8 << 10;
@@ -386,7 +386,7 @@ impl Parser {
                     }
                 }
                 ParserState::Begin(id, kind, len) => {
-                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time to other tasks.
+                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time for other tasks.
                     let Poll::Ready(unit) = coop::poll_proceed(cx) else { return Ok(at) };
                     let is_begun = match kind {
                         Kind::Open => shared.on_open(id, cx.waker())?,

@@ -1,4 +1,4 @@
-//! Our muxers against those of libp2p, and against peers that send more than is read.
+//! Tests our muxers against those of libp2p, and against peers that send more than is read.
 
 use std::{
     collections::VecDeque,
@@ -308,7 +308,7 @@ async fn yamux_holds_what_its_budget_allows() {
     is_bounded(upgrade, &many(&[7], 5_000), RECEIVED_MAX).await;
 }
 
-/// The library accepts frames of up to 1 MiB; other implementations send 64 KiB at most.
+/// The library accepts frames of up to 1 MiB; other implementations send at most 64 KiB.
 #[tokio::test(start_paused = true)]
 async fn a_yamux_frame_beyond_its_window_ends_the_connection() {
     let (one, mut peer) = pipe();
@@ -363,7 +363,7 @@ async fn poll_once(muxer: &mut StreamMuxerBox) {
 /// tokio gives a task 128 units for one poll.
 const FRAMES_PER_POLL_MAX: usize = 500;
 
-/// One poll handles few of many one-byte frames, so that other tasks run in between; later polls handle all of them.
+/// One poll handles only some of many one-byte frames, so that other tasks run in between; later polls handle the rest.
 async fn many_frames_take_many_polls(mut muxer: StreamMuxerBox, mut peer: Pipe, open: &[u8], data: &[u8]) {
     const FRAMES: usize = 5_000;
     peer.write_all(open).await.unwrap();

@@ -30,7 +30,7 @@ use super::{
 };
 
 const PROTOCOL: &str = "/yamux/1.0.0";
-/// A frame that is longer than a stream's first window is refused: other implementations send 64 KiB at most.
+/// A frame that is longer than a stream's first window is refused: other implementations send at most 64 KiB.
 const FRAME_BYTES_MAX: usize = DEFAULT_CREDIT as usize;
 /// The overhead of a frame in memory.
 const FRAME_OVERHEAD: usize = 96;
@@ -57,7 +57,7 @@ impl Yamux {
         let growth = self.budget.connection_bytes_max().saturating_sub(DEFAULT_CREDIT as usize);
         let windows = self.streams_max.saturating_mul(DEFAULT_CREDIT as usize).saturating_add(growth);
         let mut config = Config::default();
-        config.set_max_connection_receive_window(None); // it is compared with the number of streams each time
+        config.set_max_connection_receive_window(None); // each setter compares it with the number of streams
         config.set_max_num_streams(self.streams_max);
         config.set_max_connection_receive_window(Some(windows));
         let ledger = Ledger { streams: HashMap::new(), budget: self.budget.connection(), open_waker: None };
@@ -129,7 +129,7 @@ impl Ledger {
         true
     }
 
-    /// A frame is complete. The library drops it when its stream is gone.
+    /// Counts a complete frame for its stream. The library drops the frame when its stream is gone.
     fn end(&mut self, frame: Frame) {
         match self.streams.get_mut(&frame.stream).filter(|_| frame.bytes > 0) {
             Some(held) => {
@@ -230,7 +230,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Meter<C> {
                         let error = io::Error::new(io::ErrorKind::InvalidData, "a yamux frame is too long");
                         return Poll::Ready(Err(error));
                     }
-                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time to other tasks.
+                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time for other tasks.
                     let Poll::Ready(unit) = coop::poll_proceed(cx) else { return Poll::Pending };
                     if !this.ledger.lock().begin(frame, cx.waker()) {
                         return Poll::Pending;

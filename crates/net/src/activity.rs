@@ -26,14 +26,14 @@ pub struct Activity {
 
 #[derive(Debug, Default)]
 struct Requests {
-    /// Those whose answers have not been written in full.
+    /// Requests whose answers have not been written in full.
     in_flight: usize,
-    /// Those among them whose [`InFlight`] was dropped: they end with the next flush.
+    /// The requests among them whose [`InFlight`] was dropped: they end with the next flush.
     unflushed: usize,
 }
 
-/// A request that is being read, worked on or answered. Drop it when the whole answer was handed to the connection; the
-/// request ends when that was flushed.
+/// A request that is being read, processed or answered. Drop it when the whole answer was passed to the connection; the request
+/// ends when that was flushed.
 #[derive(Debug)]
 pub struct InFlight(Arc<Activity>);
 
@@ -42,7 +42,7 @@ impl Activity {
         Self { open: Some(open), ..Self::default() }
     }
 
-    /// Begins a request. A handler whose protocol has no requests keeps one for as long as the connection.
+    /// Begins a request. A handler whose protocol has no requests holds one for the lifetime of the connection.
     pub fn begin(self: &Arc<Self>) -> InFlight {
         let mut requests = self.requests.lock();
         requests.in_flight += 1;
@@ -52,7 +52,7 @@ impl Activity {
         InFlight(self.clone())
     }
 
-    /// Names the memory that this connection's answers take; only the first call has an effect. While requests wait for that
+    /// Sets the memory that this connection's answers take; only the first call has an effect. While requests wait for that
     /// memory, a client that reads too slowly is cut off sooner.
     pub fn share_memory(&self, memory: &Arc<dyn SharedMemory>) {
         self.memory.get_or_init(|| memory.clone());
@@ -63,7 +63,7 @@ impl Activity {
         self.memory.get().is_some_and(|memory| memory.has_waiters())
     }
 
-    /// Everything that was handed to the connection has been written.
+    /// Records that everything passed to the connection has been written.
     pub(crate) fn note_flushed(&self) {
         let mut requests = self.requests.lock();
         if requests.unflushed == 0 {

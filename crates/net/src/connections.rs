@@ -20,7 +20,7 @@ use crate::{Limits, ListenerMetrics, LogThrottle};
 pub struct Source(IpAddr);
 
 impl Source {
-    /// The source of a connection; `None` for loopback, where a proxy may stand for any number of clients.
+    /// The source of a connection; `None` for loopback, where a proxy may connect for any number of clients.
     pub fn of(address: SocketAddr) -> Option<Self> {
         let ip = address.ip().to_canonical();
         if ip.is_loopback() {
@@ -32,7 +32,7 @@ impl Source {
         }))
     }
 
-    /// The network that it lies in: of 24 bits for IPv4, and for IPv6 of 48 bits, which is what a customer of a provider has at most.
+    /// The network that contains it: 24 bits for IPv4, and 48 bits for IPv6, the most that a provider gives a customer.
     pub fn network(self) -> Self {
         Self(match self.0 {
             IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) >> 8 << 8).into()),
@@ -81,9 +81,9 @@ impl Connections {
         })
     }
 
-    /// Admits a connection. Where a limit is reached, the connection that has been idle for longest is closed. If none is idle, the
-    /// new one waits for the end of another, or is refused (`None`) when its own address has as many as it may have. A proxy's
-    /// own address is not limited: [`Open::set_client`] follows.
+    /// Admits a connection. At a limit, the connection that has been idle for longest is closed. If none is idle, the new one
+    /// waits for the end of another, or is refused (`None`) when its own address is at its limit. A proxy's own address is not
+    /// limited: [`Open::set_client`] follows.
     pub(crate) async fn admit(self: &Arc<Self>, peer: SocketAddr, is_proxy: bool) -> Option<Arc<Open>> {
         if !is_proxy && !self.admits_from(&mut self.state.lock(), peer) {
             return None;
@@ -104,7 +104,7 @@ impl Connections {
         Some(Arc::new(open))
     }
 
-    /// Whether one more connection of an address may be open. Closes an idle one of the same address if need be.
+    /// Whether one more connection of an address may be open. Closes an idle one of the same address if necessary.
     fn admits_from(&self, state: &mut State, peer: SocketAddr) -> bool {
         let Some(source) = Source::of(peer) else { return true };
         let open = state.by_source.get(&source).copied().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Connections {
         }
     }
 
-    /// Closes the connection that has been idle for longest, of one source if one is given. Returns whether there was one.
+    /// Closes the connection that has been idle for longest, of `source` only if one is given. Returns whether there was one.
     fn close_oldest(&self, state: &mut State, source: Option<Source>) -> bool {
         let mut of_source = state.idle.iter().filter(|(_, idle)| source.is_none() || idle.source == source);
         let Some(number) = of_source.next().map(|(number, _)| *number) else { return false };
@@ -158,7 +158,7 @@ impl Connections {
 #[derive(Debug)]
 pub(crate) struct Open {
     connections: Arc<Connections>,
-    /// The client's, once that is known; none for loopback.
+    /// The client's source, once it is known; none for loopback.
     source: OnceLock<Source>,
     closing: Arc<Notify>,
     /// Its key in [`State::idle`], while it is idle.
@@ -193,7 +193,7 @@ impl Open {
         }
     }
 
-    /// The connection may be closed for others from now on.
+    /// Marks the connection as idle: from now on it may be closed for others.
     pub(crate) fn set_idle(&self) {
         let mut number = self.number.lock();
         if number.is_some() {
@@ -208,7 +208,7 @@ impl Open {
         self.connections.became_idle.notify_one();
     }
 
-    /// The connection is not closed for others from now on.
+    /// Marks the connection as in use: from now on it is not closed for others.
     pub(crate) fn set_in_use(&self) {
         let Some(number) = self.number.lock().take() else { return };
         let mut state = self.connections.state.lock();

@@ -1,8 +1,9 @@
-//! What all listeners share: limits on connections, slow and idle clients, a graceful stop, and rates of requests; TLS, also for
-//! connections to other servers; clients behind a proxy; and the DNS.
+//! What all listeners share: limits on connections, on slow and on idle clients, a graceful stop, and request rates; TLS, also
+//! for connections to other servers; clients behind a proxy; and the DNS.
 //!
-//! A front or a door makes a [`Listener`] and gives it a handler. The listener accepts, applies the limits, and runs the handler
-//! with a [`Connection`] in a task of its own; when it is stopped, it lets handlers finish and cuts what takes too long.
+//! A front or a door creates a [`Listener`] and passes it a handler. The listener accepts, applies the limits, and runs the
+//! handler with a [`Connection`] in its own task; when it is stopped, it lets handlers finish and cuts off those that take too
+//! long.
 
 mod activity;
 mod connections;

@@ -35,7 +35,7 @@ use crate::{
 
 /// How long to wait when no connection can be accepted, usually because the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What is read and dropped after the server's last byte, at most, and for how long.
+/// The most bytes that are read and dropped after the server's last byte, and for how long.
 const LINGER_BYTES: u64 = 8 << 20;
 const LINGER: Duration = Duration::from_secs(2);
 /// The address of both ends of a Unix socket.
@@ -44,17 +44,17 @@ const THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST)
 /// The bounds of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once. One more closes the connection that has been idle for longest, or waits while all are in use.
+    /// The most connections. One more closes the connection that has been idle for longest, or waits while all are in use.
     pub connections_max: usize,
-    /// Connections of one address at once, where an IPv6 network of 64 bits counts as one address and loopback is not limited. One
-    /// more closes the address' own connection that has been idle for longest, or is closed while all are in use.
+    /// The most connections of one address, where an IPv6 network of 64 bits counts as one address and loopback is not limited.
+    /// One more closes the address' own connection that has been idle for longest, or is closed while all are in use.
     pub connections_per_address_max: usize,
     /// How long a client may take to read each 64 KiB that are sent to it.
     pub stall_timeout: Duration,
-    /// How long a client may take for the TLS handshake, and a proxy for its header. Until then its connection counts as idle, so that handshakes are also
-    /// bounded by `connections_max`, and the oldest ones are closed for new connections.
+    /// How long a client may take for the TLS handshake, and a proxy for its header. Until then its connection counts as idle, so
+    /// that handshakes are also bounded by `connections_max`, and the oldest ones are closed for new connections.
     pub handshake_timeout: Duration,
-    /// How long connections may take to end after the listener was stopped. Then they are cut.
+    /// How long connections may take to end after the listener was stopped. Then they are cut off.
     pub stop_timeout: Duration,
 }
 
@@ -78,7 +78,7 @@ pub struct Listener {
     settings: Settings,
 }
 
-/// What is the same for all connections of a listener.
+/// What all connections of a listener share.
 #[derive(Debug)]
 struct Settings {
     limits: Limits,
@@ -92,9 +92,9 @@ struct Settings {
 /// An accepted connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its bytes.
+    /// The byte stream.
     pub stream: Stream,
-    /// The client, also when a proxy has named it; 127.0.0.1:0 on a Unix socket.
+    /// The client's address, also if a proxy named it; 127.0.0.1:0 on a Unix socket.
     pub peer: SocketAddr,
     /// What the TLS handshake agreed on; `None` when the listener does not speak TLS.
     pub tls: Option<TlsSession>,
@@ -118,7 +118,7 @@ impl Stopping {
 }
 
 impl Listener {
-    /// A listener on a socket. It accepts once [`Listener::serve`] runs.
+    /// Creates a listener on a socket. It accepts once [`Listener::serve`] runs.
     ///
     /// # Errors
     /// When the socket has no local address.
@@ -163,7 +163,7 @@ impl Listener {
         self.address
     }
 
-    /// Runs the handler for each connection, in a task of its own, until `shutdown` completes. Then the socket is closed,
+    /// Runs the handler for each connection, each in its own task, until `shutdown` completes. Then the socket is closed,
     /// [`Connection::stopping`] completes, and `serve` returns after the last handler. Handlers that take longer than
     /// [`Limits::stop_timeout`] are dropped with their connections, and logged.
     ///
@@ -327,9 +327,9 @@ async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
 pub struct StartTls(Arc<Settings>);
 
 impl StartTls {
-    /// The handshake. `None` when it failed or took longer than [`Limits::handshake_timeout`], or when the stream speaks TLS already.
+    /// Does the handshake. `None` when it failed or took longer than [`Limits::handshake_timeout`], or when the stream already speaks TLS.
     ///
-    /// What the client has sent before is not protected: the caller must have no bytes left that it has read.
+    /// The caller must not hold bytes that the client sent before the handshake: they are not protected.
     pub async fn shake_hands(self, stream: Stream) -> Option<(Stream, TlsSession)> {
         let (Inner::Plain(stream), Some(tls)) = (stream.0, &self.0.start_tls) else { return None };
         let (stream, session) = shake_hands(stream, tls, &self.0).await?;
@@ -346,7 +346,7 @@ async fn run(open: Arc<Open>, handler: impl Future<Output = ()>) {
     }
 }
 
-/// Waits for connections to end, and cuts those that don't end in time.
+/// Waits for connections to end, and cuts off those that don't end in time.
 async fn finish(mut tasks: JoinSet<()>, listener: &'static str, limit: Duration) {
     let ended = timeout(limit, async { while tasks.join_next().await.is_some() {} }).await;
     if ended.is_err() {
@@ -376,8 +376,8 @@ impl Stream {
         }
     }
 
-    /// Ends the connection so that the client gets everything that was written: sends the end, then reads and drops what is
-    /// still arriving, within bounds and until the listener is stopped. If the socket was closed with unread bytes in it, the
+    /// Ends the connection so that the client gets everything that was written: shuts down the write side, then reads and drops
+    /// what still arrives, within bounds and until the listener is stopped. If the socket was closed with unread bytes in it, the
     /// system would reset the connection, and the client might lose the last answer.
     pub async fn close(mut self, stopping: &mut Stopping) {
         if self.shutdown().await.is_err() {

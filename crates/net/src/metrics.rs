@@ -60,7 +60,7 @@ pub struct ListenerMetrics {
 }
 
 impl NetMetrics {
-    /// Makes the metrics visible in `registry` as `restante_net_...`.
+    /// Registers the metrics in `registry` as `restante_net_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_net");
         registry.register("connections", "Open connections by listener", self.connections.clone());
@@ -82,7 +82,7 @@ impl NetMetrics {
 
     pub(crate) fn certificate_expiry(&self, file: &Path) -> Gauge {
         for result in [OK, FAILED] {
-            let _ = self.certificate_reloads.get_or_create(&ResultLabel { result }); // so that the first is an increase
+            let _ = self.certificate_reloads.get_or_create(&ResultLabel { result }); // so that the first reload is an increase
         }
         self.certificate_expiry.get_or_create(&FileLabel { file: file.display().to_string() }).clone()
     }
@@ -92,7 +92,7 @@ impl NetMetrics {
         self.certificate_reloads.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// The counts of a listener. Its name is the value of the label `listener`, and stands in its log lines.
+    /// The counts of a listener. Its name is the value of the label `listener`, and appears in its log lines.
     pub fn listener(&self, listener: &'static str) -> ListenerMetrics {
         let label = ListenerLabel { listener };
         ListenerMetrics {

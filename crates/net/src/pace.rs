@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::Activity;
 
-/// What a client must read within [`crate::Limits::stall_timeout`]. One that reads a byte now and then would otherwise hold an
-/// answer's memory for as long as it likes.
+/// The bytes that a client must read within [`crate::Limits::stall_timeout`]. A client that reads a byte now and then could
+/// otherwise hold an answer's memory indefinitely.
 const STEP_BYTES: usize = 64 << 10;
 /// The timeout when requests wait for memory that the client's answer holds.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -120,7 +120,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         self.stream.is_write_vectored()
     }
 
-    /// What is written after a flush has a time of its own.
+    /// Bytes that are written after a flush get a new time limit.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.step = None;
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
@@ -155,7 +155,7 @@ mod tests {
         (Paced::new(here, TIMEOUT, activity.clone()), there)
     }
 
-    /// Reads so much again and again, with pauses between.
+    /// Reads `bytes` again and again, with pauses between.
     async fn read_slowly(mut stream: DuplexStream, bytes: usize, pause: Duration) {
         let mut buffer = vec![0; bytes];
         while stream.read_exact(&mut buffer).await.is_ok() {
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Such a reader held an answer, or one of the few exports, for as long as it liked.
+    /// Such a reader held an answer, or one of the few exports, indefinitely.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_a_byte_now_and_then_is_cut_off() {
         let (mut here, there) = pair(&Arc::default());

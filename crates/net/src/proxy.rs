@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The signature, version and command, family, and the length of the rest.
 const START_BYTES: usize = 16;
-/// The longest rest of a header: addresses take 36 bytes at most, and what proxies add about TLS and themselves some hundred.
+/// The longest rest of a header: addresses take at most 36 bytes, and what proxies add about TLS and themselves a few hundred.
 const REST_BYTES_MAX: usize = 4 << 10;
 
-/// Why bytes are no header.
+/// Why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// They don't begin with the signature.
@@ -53,7 +53,7 @@ impl Start {
             return Err(HeaderError::NoHeader);
         }
         let addresses = match (version_and_command, family) {
-            (0x20, _) => Addresses::None, // LOCAL: the proxy's own connection, and whatever follows is ignored
+            (0x20, _) => Addresses::None, // LOCAL: the proxy's own connection; the rest of the header is ignored
             (0x21, 0x00 | 0x31) => Addresses::None, // an unknown protocol, or a Unix socket
             (0x21, 0x11) => Addresses::Ipv4,
             (0x21, 0x21) => Addresses::Ipv6,
@@ -86,7 +86,7 @@ impl Start {
 /// Parses a header at the beginning of `bytes`. Returns its length, and the client if it names one.
 ///
 /// # Errors
-/// The bytes are no header, or not all of it.
+/// The bytes are not a header, or only a part of one.
 pub fn parse(bytes: &[u8]) -> Result<(usize, Option<SocketAddr>), HeaderError> {
     let (start, rest) = bytes.split_first_chunk().ok_or(HeaderError::Incomplete)?;
     let start = Start::parse(start)?;
@@ -94,10 +94,10 @@ pub fn parse(bytes: &[u8]) -> Result<(usize, Option<SocketAddr>), HeaderError> {
     Ok((START_BYTES + start.rest_bytes, start.client(rest)))
 }
 
-/// Reads a header and nothing beyond it. Returns the client if it names one.
+/// Reads exactly the header. Returns the client if it names one.
 ///
 /// # Errors
-/// The stream ends before, or begins with something else.
+/// The stream ends too early, or begins with something else.
 pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
     let mut start = [0; START_BYTES];
     stream.read_exact(&mut start).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Op
     Ok(start.client(&rest))
 }
 
-/// A property for the fuzzer: whatever the bytes are, a header is found in the same way by both functions, and is bounded.
+/// A property for the fuzzer: for any bytes, both functions find the same header, and its length is bounded.
 ///
 /// # Panics
 /// When that does not hold.

@@ -1,9 +1,9 @@
-//! Which addresses belong to the internet.
+//! Which addresses are public.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is one of the internet: none of this machine, of a private network, or of another special purpose. What others ask
-/// this server to connect to must be one, or they could reach through it what a firewall protects.
+/// Whether an address is public: not one of this machine, of a private network, or for another special purpose. Addresses to
+/// which others ask this server to connect must be public: otherwise they could reach hosts that a firewall protects.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),

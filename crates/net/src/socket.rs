@@ -1,4 +1,4 @@
-//! Sockets of TCP and of Unix.
+//! TCP and Unix sockets.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ pub(crate) enum Listening {
 }
 
 impl Listening {
-    /// The next connection, and the address of its client; none on a Unix socket.
+    /// The next connection and the address of its client; no address on a Unix socket.
     pub(crate) async fn accept(&self) -> io::Result<(Socket, Option<SocketAddr>)> {
         match self {
             Self::Tcp(socket) => {

@@ -1,4 +1,4 @@
-//! The property of the fuzz target over its committed seeds, so that every run of the tests holds it, without a fuzzer.
+//! Checks the property of the fuzz target on its committed seeds in every test run, without a fuzzer.
 
 use std::{fs, path::Path};
 

@@ -52,37 +52,37 @@ pub struct Offer {
 /// What the console shows of a door.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Lines of the table of doors: objects with `name`, `isOn` and, where there are some, `addresses`.
+    /// Rows of the table of doors: objects with `name`, `isOn` and, where there are some, `addresses`.
     pub services: Vec<Value>,
-    /// Fields of its own in the state of the server, for plots and tables of its own.
+    /// Its own fields in the state of the server, for its own plots and tables.
     pub fields: Map<String, Value>,
     /// What an operator should know first.
     pub problems: Vec<String>,
 }
 
-/// Makes what the console shows of roles, from the text of `GET /metrics`. Runs where [`Door::facts`] runs.
+/// Computes what the console shows of roles, from the text of `GET /metrics`. Runs where [`Door::facts`] runs.
 pub type ShowFacts = Arc<dyn Fn(&str) -> Facts + Send + Sync>;
 
-/// A protocol towards the outside. The binary starts each door that is switched on and holds them in a list.
+/// A protocol towards the outside. The binary starts each door that is enabled and holds them in a list.
 #[async_trait]
 pub trait Door: Send + Sync {
-    /// What people call it.
+    /// Its name for people.
     fn name(&self) -> &'static str;
 
-    /// Whether it works: its own components and the roles that it needs. Asked for each `GET /health`.
+    /// Whether it works: its own components and the roles that it needs. Called for each `GET /health`.
     async fn health(&self) -> Vec<ComponentHealth>;
 
     /// What the console shows. `metrics` is the text of `GET /metrics`. Runs on the blocking pool, at most every half second.
     fn facts(&self, metrics: &str) -> Facts;
 
-    /// Makes its metrics visible in the registry of the server.
+    /// Registers its metrics in the registry of the server.
     fn register(&self, registry: &mut Registry);
 
-    /// Its routes on a listener; none where it has nothing to serve.
+    /// Its routes on a listener; none if it has nothing to serve there.
     fn routes(&self, listener: Listener, offer: Offer) -> Vec<Route>;
 
-    /// The server has been asked to stop: connections of the door's own listeners that have no work end now, and others within
-    /// their stop timeout. Requests of the shared listeners are still served until [`Door::close`].
+    /// The server has been asked to stop: connections of the door's own listeners that have no work are closed now, and others
+    /// within their stop timeout. Requests of the shared listeners are still served until [`Door::close`].
     fn stop(&self) {}
 
     /// Ends its connections and waits for work that was accepted.

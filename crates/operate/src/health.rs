@@ -1,4 +1,4 @@
-//! Whether the server works: of each role and of each part of a door, and what `GET /health` answers.
+//! Whether the server works: the health of each role and of each part of a door, and the answer of `GET /health`.
 //!
 //! The answer has nwaku's fields: `nodeHealth`, and in `protocolsHealth` an object for each component.
 
@@ -10,10 +10,10 @@ use restante_core::Timestamp;
 use restante_http::reply::{self, cut};
 use serde_json::{Map, Value, json};
 
-/// Texts of components are cut here: they repeat those of databases.
+/// Texts of components are truncated to this: they repeat those of databases.
 const DESCRIPTION_CHARS_MAX: usize = 600;
 
-/// How a component is.
+/// The state of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It works.
@@ -40,16 +40,16 @@ impl Status {
 pub struct ComponentHealth {
     /// Its name in the answer.
     pub name: &'static str,
-    /// How it is.
+    /// Its state.
     pub status: Status,
-    /// What is wrong, or what an operator should know although nothing is.
+    /// What is wrong, or what an operator should know although nothing is wrong.
     pub description: Option<String>,
     /// Whether its door can't serve without it.
     pub is_vital: bool,
 }
 
 impl ComponentHealth {
-    /// A component that works unless there is a problem, and without which its door serves.
+    /// A component that works unless there is a problem, and that is not vital to its door.
     pub fn new(name: &'static str, problem: Option<String>) -> Self {
         let status = if problem.is_none() { Status::Ready } else { Status::NotReady };
         Self { name, status, description: problem, is_vital: false }
@@ -65,12 +65,12 @@ impl ComponentHealth {
     }
 }
 
-/// The health of a role that answers from memory.
+/// The health of a role that is checked without I/O.
 #[derive(Clone)]
 pub struct RoleCheck {
     /// The role's name.
     pub name: &'static str,
-    /// What is wrong with it, if something is.
+    /// What is wrong with it, if anything.
     pub problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
@@ -86,7 +86,7 @@ impl RoleCheck {
     }
 }
 
-/// The answer to `GET /health`: 503 when a component does not work that is vital to a door of this listener.
+/// The answer to `GET /health`: 503 if a component that is vital to a door of this listener does not work.
 pub(crate) fn answer(components: &[ComponentHealth]) -> Response {
     let is_ready =
         !components.iter().any(|component| component.is_vital && component.status == Status::NotReady);
@@ -112,18 +112,18 @@ pub struct Problem {
 /// What the console shows of an archive of messages. Implemented by `ArchiveHealth`, which the feature `archive` adds.
 #[async_trait]
 pub trait ArchiveReport: Send + Sync {
-    /// Whether it is ready as far as that is known without asking it.
+    /// Whether it is ready as far as that is known without querying it.
     fn is_ready(&self) -> bool;
 
-    /// What an operator should know, without asking the archive.
+    /// What an operator should know, without querying the archive.
     fn problems(&self) -> Vec<Problem>;
 
-    /// The fields of `archive` in the state that the page reads, without asking the archive.
+    /// The fields of `archive` in the state that the page reads, without querying the archive.
     fn show(&self) -> Map<String, Value>;
 
-    /// What retention keeps, and what it did last.
+    /// What retention keeps, and the result of its last runs.
     fn show_retention(&self) -> Value;
 
-    /// What it holds; `null` when it can't be counted now.
+    /// Its content; `null` if it can't be counted now.
     async fn held(&self, now: Timestamp) -> Value;
 }

@@ -1,7 +1,7 @@
-//! The front for operators: health of doors and roles, metrics, the console, who is connected, and the routes by which a server is
-//! administered.
+//! The HTTP interface for operators: health of doors and roles, metrics, the console, who is connected, and the routes for
+//! administering a server.
 //!
-//! A [`Door`] reports what it is and how it works; [`Operate`] collects that, and makes the routes of each [`Listener`].
+//! A [`Door`] reports its state; [`Operate`] collects the reports, and makes the routes of each [`Listener`].
 
 #[cfg(feature = "archive")]
 mod archive;

@@ -1,4 +1,4 @@
-//! The policy by which other servers use TLS for mail to domains of this one (RFC 8461).
+//! The policy that makes other servers use TLS for mail to domains of this one (RFC 8461).
 
 use std::num::NonZero;
 
@@ -10,7 +10,7 @@ const AGE_SECONDS_MAX: u64 = 31_557_600;
 /// The most servers of a policy.
 const SERVERS_MAX: usize = 20;
 
-/// What other servers do without a connection that is secured as the policy says.
+/// What other servers do if their connection is not secured as the policy requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MtaStsMode {
@@ -29,11 +29,11 @@ pub enum MtaStsMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MtaStsConfig {
-    /// Whether it is served, and what it demands.
+    /// Whether it is served, and what it requires.
     pub mode: MtaStsMode,
-    /// The names of the servers that take mail, as their certificates have them; `*.` at the beginning stands for one label. Empty is this server.
+    /// The names of the servers that receive mail, as in their certificates; `*.` at the beginning matches one label. Empty is this server.
     pub mx: Vec<String>,
-    /// For how long other servers remember it.
+    /// For how long other servers cache it.
     pub max_age_seconds: NonZero<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Default for MtaStsConfig {
 }
 
 impl MtaStsConfig {
-    /// A setting that has a wrong value, and what to do.
+    /// A setting that has a wrong value, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if self.max_age_seconds.get() > AGE_SECONDS_MAX {
             return Some(("max_age_seconds", format!("use at most {AGE_SECONDS_MAX}, a year")));
@@ -63,7 +63,7 @@ impl MtaStsConfig {
         None
     }
 
-    /// The text of the policy (RFC 8461 §3.2), for a server with this name. `None` when none is served.
+    /// The text of the policy (RFC 8461 §3.2), for a server with this name. `None` if none is served.
     pub fn policy(&self, host: &str) -> Option<String> {
         let mode = match self.mode {
             MtaStsMode::Off => return None,

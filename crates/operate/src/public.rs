@@ -17,18 +17,18 @@ use crate::MtaStsConfig;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublicConfig {
-    /// Where it listens: one address or a list; none by default. It is closed while no door has routes on it.
+    /// Where it listens: one address or a list; none by default. It is not opened if no door has routes on it.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<SocketAddr>,
     /// The URL by which clients reach it.
     pub url: PublicUrl,
     /// Whether it speaks HTTPS.
     pub tls: bool,
-    /// Addresses of proxies, each of whose connections begins with a header of the PROXY protocol.
+    /// Addresses of proxies. Each connection from one begins with a header of the PROXY protocol.
     pub proxies: Vec<IpAddr>,
-    /// Connections at once, and open requests on all of them.
+    /// The most connections at a time, and the most open requests on all of them.
     pub connections_max: NonZero<usize>,
-    /// Connections of one address at once, and its open requests.
+    /// The most connections of one address at a time, and the most open requests.
     pub connections_per_address_max: NonZero<usize>,
     /// How long a client may take to send the head of a request.
     pub header_timeout_ms: NonZero<u64>,
@@ -37,7 +37,7 @@ pub struct PublicConfig {
     /// Pages of other sites that may use the listener in a browser.
     #[serde(with = "settings::texts")]
     pub origins: Vec<PageOrigin>,
-    /// The policy by which other servers use TLS for mail to domains of this one.
+    /// The policy that makes other servers use TLS for mail to domains of this one.
     pub mta_sts: MtaStsConfig,
 }
 
@@ -59,7 +59,7 @@ impl Default for PublicConfig {
 }
 
 impl PublicConfig {
-    /// The URL of the listener on one of its addresses: `url`, or without one the address itself. It has no slash at its end.
+    /// The URL of the listener on one of its addresses: `url`, or without one the address itself. It has no trailing slash.
     pub fn url(&self, address: SocketAddr) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         self.url.0.clone().unwrap_or_else(|| format!("{scheme}://{address}"))
@@ -85,7 +85,7 @@ impl FromStr for PublicUrl {
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
         let is_host = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
-        // `/.well-known/jmap` stands at the root of a host (RFC 8620 section 2.2).
+        // `/.well-known/jmap` is at the root of a host (RFC 8620 section 2.2).
         let is_root = uri.path_and_query().is_none_or(|path| path == "/") && !text.contains('#');
         if is_web && is_host && is_root {
             Ok(Self(Some(text.trim_end_matches('/').to_owned())))

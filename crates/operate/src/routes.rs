@@ -19,12 +19,12 @@ use crate::{
     health, sessions,
 };
 
-/// The longest name of a log level that is looked at.
+/// The longest name of a log level that is parsed.
 const LEVEL_BYTES_MAX: usize = 256;
 const OPENMETRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// Sets the log level, by a name as `debug` or `WARN`; returns what is wrong with one that it does not know.
+/// Sets the log level, by a name as `debug` or `WARN`; returns an error text for an unknown one.
 pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// What operators can see and change.
@@ -32,7 +32,7 @@ pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 pub struct Parts {
     /// The doors of the server.
     pub doors: Vec<Arc<dyn Door>>,
-    /// The roles that no door reports, in the order in which health names them.
+    /// The roles that no door reports, in the order in which health lists them.
     pub roles: Vec<RoleCheck>,
     /// The archive of messages, if one is open.
     pub archive: Option<Arc<dyn ArchiveReport>>,
@@ -44,9 +44,9 @@ pub struct Parts {
     pub addresses: Vec<(Listener, String)>,
     /// Further routes for operators.
     pub routes: Vec<Route>,
-    /// The text of `GET /metrics`.
+    /// Returns the text of `GET /metrics`.
     pub metrics_text: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Sets the log level while the server runs, if that can be done.
+    /// Sets the log level while the server runs, if that is possible.
     pub set_log_level: Option<SetLogLevel>,
     /// The server's version.
     pub version: &'static str,
@@ -54,7 +54,7 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Memory for answers.
     pub memory: Arc<MemoryBudget>,
-    /// Permits for requests that ask the table of sessions.
+    /// Permits for requests that query the table of sessions.
     pub permits: Permits,
     /// How long a request may take until its answer begins.
     pub request_timeout: Duration,
@@ -66,17 +66,17 @@ impl fmt::Debug for Parts {
     }
 }
 
-/// What handlers work with.
+/// The state of the handlers.
 #[derive(Debug)]
 pub struct Operate {
     pub(crate) parts: Parts,
-    /// Held by the one walk through the table of sessions.
+    /// Held by the one iteration over the table of sessions.
     pub(crate) walks: Semaphore,
     pub(crate) console: ConsoleState,
 }
 
 impl Operate {
-    /// The routes of a server, from its parts.
+    /// The routes of a server with these parts.
     pub fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self { parts, walks: Semaphore::new(1), console: ConsoleState::default() })
     }
@@ -146,7 +146,7 @@ impl Operate {
         routes
     }
 
-    /// `GET /`: the console for browsers, where it is offered, and for others the routes.
+    /// `GET /`: the console for browsers, where it is offered, and the routes for others.
     fn index(&self, listener: Listener, routes: &[Route], offer: Offer) -> Route {
         let (path, what) = ("/", "this text");
         let answer = |_: HeaderMap| std::future::ready(());
@@ -171,14 +171,14 @@ impl Operate {
         Instant::now() + self.parts.request_timeout
     }
 
-    /// What is known of the table of sessions: whether other servers see this one's, and this one theirs.
+    /// A problem of the table of sessions: whether other servers see this one's sessions, and this one theirs.
     pub(crate) fn sessions_problem(&self) -> Option<String> {
         self.parts.live.nodes.health().err().map(|error| error.to_string())
     }
 }
 
-/// `GET /health`: the doors of the listener, then the roles. A role is vital only to the doors that report it: history is served without
-/// records, blobs and other servers' sessions. The public learns which part of a door works, but not why one does not.
+/// `GET /health`: the doors of the listener, then the roles. A role is vital only to the doors that report it: history is served
+/// without records, blobs and other servers' sessions. Public clients learn which part of a door works, but not why one does not.
 async fn health(operate: Arc<Operate>, listener: Listener, doors: Vec<Arc<dyn Door>>) -> Response {
     let of_doors = join_all(doors.iter().map(|door| door.health())).await;
     let mut components: Vec<ComponentHealth> = of_doors.into_iter().flatten().collect();

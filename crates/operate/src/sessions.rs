@@ -1,7 +1,7 @@
 //! Who is connected, for operators: lists of sessions by page, their counts, and how to end them.
 //!
-//! The table lists all sessions in no order. A page is made by one walk through it, which collects the newest that no earlier page had;
-//! so paging by cursor returns each session that stays exactly once, and takes no more memory than a page.
+//! The table lists all sessions in no order. A page is made by one iteration over it, which collects the newest that no earlier
+//! page had; so paging by cursor returns each session that stays connected exactly once, and needs no more memory than a page.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,20 +22,20 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::Operate;
 
-/// Sessions on a page when nobody says how many.
+/// Sessions on a page if the request sets no limit.
 const PAGE_SESSIONS: usize = 100;
-/// Sessions on a page at most.
+/// The most sessions on a page.
 const PAGE_SESSIONS_MAX: usize = 10_000;
-/// Bytes of a page at most: one of long addresses has fewer sessions.
+/// The most bytes of a page: one of long addresses has fewer sessions.
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// What an answer takes while it is made: its sessions, and the JSON that they are copied into.
+/// The memory of an answer while it is made: its sessions, and the JSON into which they are copied.
 const ANSWER_BYTES_MAX: usize = 2 * PAGE_BYTES_MAX + (64 << 10);
-/// Users that are walked through before other tasks run: a walk must not keep a thread to itself.
+/// Users that are processed before other tasks run: an iteration must not occupy a thread.
 const USERS_PER_YIELD: usize = 1_000;
 
-/// The names that a list understands.
+/// The parameters of a list.
 pub const LIST_NAMES: &[&str] = &["user", "resource", "door", "node", "limit", "cursor"];
-/// The names that closing all sessions of a user understands.
+/// The parameters of closing all sessions of a user.
 pub const CLOSE_NAMES: &[&str] = &["user", "resource"];
 
 const OUT_OF_REACH: Refusal = Refusal::unavailable("other nodes are out of reach: try again later");
@@ -62,7 +62,7 @@ pub(crate) async fn counts(State(operate): State<Arc<Operate>>) -> Result<Respon
     let deadline = operate.deadline();
     let asked = async {
         let counts = live.sessions.counts().await.map_err(|error| refuse(&error))?;
-        let nodes = live.nodes.nodes().await.unwrap_or_default(); // out of reach: the counts say so
+        let nodes = live.nodes.nodes().await.unwrap_or_default(); // unreachable: the counts say so
         Ok(reply::json(show_counts(&counts, &nodes).to_string()))
     };
     timeout_at(deadline, asked).await.map_err(|_| TOO_SLOW)?
@@ -90,7 +90,7 @@ pub(crate) async fn close(State(operate): State<Arc<Operate>>, uri: Uri) -> Resu
     }
 }
 
-/// `DELETE /admin/v1/sessions`: all of a user. The answer says when some could not be reached; they stay.
+/// `DELETE /admin/v1/sessions`: all of a user. The answer says if some could not be reached; they stay.
 pub(crate) async fn close_all(
     State(operate): State<Arc<Operate>>,
     RawQuery(query): RawQuery,
@@ -123,7 +123,7 @@ fn session_id(uri: &Uri) -> Result<SessionId, Refusal> {
     id.parse().map_err(|_| Refusal::field("sessionId", "a session id has 32 hexadecimal digits"))
 }
 
-/// What the table's errors are to a client. The texts are fixed: the errors' own ones may name machines.
+/// How the table's errors are reported to a client. The texts are fixed: the errors' own ones may name machines.
 fn refuse(error: &Error) -> Refusal {
     match error.kind() {
         ErrorKind::Unavailable => OUT_OF_REACH,
@@ -159,8 +159,8 @@ async fn of_user(
     timeout_at(deadline, looked_up).await.map_err(|_| TOO_SLOW)?
 }
 
-/// Walks through the table, one request at a time: many walks would leave no processor for others. A request that waits for its
-/// permit holds no memory.
+/// Iterates over the table, one request at a time: many iterations would leave no processor for others. A request that waits for
+/// its permit holds no memory.
 async fn of_all(
     operate: &Operate,
     asked: &Asked,
@@ -182,15 +182,15 @@ async fn of_all(
                 tokio::task::yield_now().await;
             }
         }
-        // An empty table has nothing by which it could say that others are missing.
+        // With an empty table, no session shows that others are missing.
         page.is_complete &= live.nodes.health().is_ok();
         Ok((memory, page))
     };
     timeout_at(deadline, walked).await.map_err(|_| TOO_SLOW)?
 }
 
-/// The nodes that were named, by number or by name; `None` when all are wanted. A machine that was started again has had
-/// several, so that one name may stand for more than one of them.
+/// The nodes that were named, by number or by name; `None` for all. A machine that was restarted has had several, so that one
+/// name may stand for more than one of them.
 async fn wanted_nodes(operate: &Operate, asked: &Asked) -> Result<Option<Vec<NodeId>>, Refusal> {
     let Some(wanted) = &asked.node else { return Ok(None) };
     let number = wanted.parse().ok().map(NodeId);
@@ -205,7 +205,7 @@ async fn wanted_nodes(operate: &Operate, asked: &Asked) -> Result<Option<Vec<Nod
     if ids.is_empty() { Err(unknown()) } else { Ok(Some(ids)) }
 }
 
-/// What a request asks for.
+/// The parameters of a request.
 #[derive(Debug, Default)]
 struct Asked {
     user: Option<String>,
@@ -218,8 +218,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Reads `application/x-www-form-urlencoded`. A name that is not among `names` is refused: it would have been meant to
-    /// choose among the sessions.
+    /// Parses `application/x-www-form-urlencoded`. A name that is not among `names` is refused: it was probably meant to select
+    /// sessions.
     fn from_query_string(names: &[&str], text: &str) -> Result<Self, Refusal> {
         let mut asked = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -264,14 +264,14 @@ fn parse_limit(text: &str) -> Result<usize, &'static str> {
     limit.ok_or("expected a number from 1 to 10000")
 }
 
-/// The newest sessions of those that were offered, as many as a page may have.
+/// The newest of the sessions that were offered, as many as fit on a page.
 struct Page {
     /// Sessions as JSON.
     rows: BTreeMap<SessionId, Vec<u8>>,
     rows_max: usize,
     bytes: usize,
     bytes_max: usize,
-    /// The newest session that found no place here. Older ones find none either, or the page would have a hole.
+    /// The newest session that did not fit. Older ones are left out too, or the page would have a hole.
     left_out: Option<SessionId>,
     is_complete: bool,
 }
@@ -374,7 +374,7 @@ fn show(session: &Session<'_>) -> Vec<u8> {
     serde_json::to_vec(&shown).expect("texts and numbers can be written as JSON")
 }
 
-/// The counts, with the names of the nodes as far as they are known. A node without sessions is named as well.
+/// The counts, with the names of the nodes as far as they are known. A node without sessions is listed as well.
 fn show_counts(counts: &Counts, nodes: &[NodeState]) -> Value {
     let mut by_node: BTreeMap<NodeId, Value> = BTreeMap::new();
     for (id, sessions) in &counts.by_node {
@@ -421,8 +421,8 @@ mod tests {
         }
     }
 
-    /// A small row that came after a large one had been left out would have taken its place, and the large one would have been
-    /// on no page.
+    /// A small row that came after a large one had been left out would have been added, and the large one would have been on no
+    /// page.
     #[test]
     fn a_page_that_is_full_of_bytes_has_no_holes() {
         let mut page = page(10, 10);

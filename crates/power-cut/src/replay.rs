@@ -24,9 +24,9 @@ pub fn cuts(default: usize) -> usize {
 const IN_MEMORY: &str = "/dev/shm";
 /// Enough free space for the folder of a cut and for what a check writes: containers often have only 64 MiB.
 const IN_MEMORY_BYTES_MIN: u64 = 1 << 30;
-/// A cut around a rename is before it or after one of so many records from it on, which include the sync of its folder.
+/// A cut around a rename is before it or after one of this many records from it on, which include the sync of its folder.
 const AROUND: usize = 4;
-/// Each stage of a replay by stages has this part of the cuts at least.
+/// Each stage of a replay by stages gets at least this fraction of the cuts: one in this many.
 const SHARE: usize = 20;
 
 /// The folder of a cut: in memory, unless there is too little space or `TMPDIR` is set.
@@ -157,7 +157,7 @@ impl Log {
         points
     }
 
-    /// All cuts that are possible, by the stage that they are at.
+    /// All possible cuts, by stage.
     fn stages(&self, stage: impl Fn(&[&str]) -> &'static str) -> Vec<(RangeInclusive<usize>, &'static str)> {
         let texts: Vec<&str> = self.acknowledged().collect();
         let mut stages = Vec::new();
@@ -183,7 +183,7 @@ impl Log {
     }
 }
 
-/// Moves cuts, from the stages that have most, to those that have less than their share. Returns the number of cuts at each stage.
+/// Moves cuts from the stages that have most to those that have less than their share. Returns the number of cuts at each stage.
 fn fill_up(
     points: &mut Vec<usize>,
     stages: &[(RangeInclusive<usize>, &'static str)],

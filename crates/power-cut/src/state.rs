@@ -37,7 +37,7 @@ pub(crate) struct File {
 pub(crate) struct FileChange {
     at: usize,
     pub(crate) what: What,
-    /// Whether it is durable although changes before it are not.
+    /// Whether it is durable although earlier changes are not.
     pub(crate) is_durable: bool,
 }
 

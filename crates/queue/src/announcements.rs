@@ -1,9 +1,9 @@
-//! Announcements, their bytes, and who listens.
+//! Announcements, their encoding, and their listeners.
 
 use restante_core::{AccountId, Identity, Revision};
 use tokio::sync::broadcast;
 
-/// Announcements that wait for a slow listener at most.
+/// The most announcements that wait for a slow listener.
 const WAITING_MAX: usize = 1_024;
 
 /// A commit of another server.
@@ -41,7 +41,7 @@ impl Listener {
     }
 }
 
-/// Passes announcements to the listeners of this server. Clones share them.
+/// Passes announcements to the listeners of this server. Clones share the listeners.
 #[derive(Clone)]
 pub(crate) struct Listeners(broadcast::Sender<Result<Announcement, Missed>>);
 
@@ -59,7 +59,7 @@ impl Listeners {
     }
 }
 
-/// The bytes of messages between servers.
+/// Encodes and decodes the messages between servers.
 #[cfg(any(feature = "rabbitmq", feature = "redis"))]
 pub(crate) mod message {
     use super::*;
@@ -68,7 +68,8 @@ pub(crate) mod message {
     const HEAD_BYTES: usize = 1 + 16;
     const ONE_BYTES: usize = 16 + 4 + 8 + 8;
 
-    /// A message: the version, the sender, then each announcement. Without any it only shows that the sender reaches the engine.
+    /// A message: the version, the sender, then each announcement. One without announcements only shows that the sender reaches
+    /// the engine.
     pub(crate) fn encode(sender: Identity, announcements: &[Announcement]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + announcements.len() * ONE_BYTES);
         bytes.push(VERSION);
@@ -82,7 +83,7 @@ pub(crate) mod message {
         bytes
     }
 
-    /// The sender and its announcements; `None` for bytes that are no message.
+    /// The sender and its announcements; `None` if the bytes aren't a valid message.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Identity, Vec<Announcement>)> {
         let (version, rest) = bytes.split_first()?;
         let (sender, rest) = rest.split_first_chunk::<16>()?;

@@ -8,8 +8,8 @@ use std::{
 const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(10);
 
-/// Each pause is twice as long as the one before, up to ten seconds, and by chance up to a quarter shorter: servers that lost the same broker do
-/// not come back at the same moment.
+/// Each pause is twice as long as the one before, up to ten seconds, and is shortened at random by up to a quarter: servers that lost
+/// the same broker do not reconnect at the same moment.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 
@@ -25,7 +25,7 @@ impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(LAST);
-        // The standard library seeds its hashers from the system's random source.
+        // `RandomState` is random enough: the standard library seeds its hashers from the system's random source.
         let chance = RandomState::new().hash_one(0) % 1_000;
         pause - (pause / 4_000) * u32::try_from(chance).unwrap_or(0)
     }

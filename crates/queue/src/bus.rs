@@ -1,4 +1,4 @@
-//! Announcements by an engine that passes messages to all servers: the task that sends, receives, and connects anew.
+//! Announcements over an engine that passes messages to all servers: the task that sends, receives and reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
     backoff::Backoff,
 };
 
-/// Announcements that wait to be sent.
+/// The most announcements that wait to be sent.
 const OUTBOX_MAX: usize = 1_024;
-/// Announcements in one message.
+/// The most announcements in one message.
 const MESSAGE_MAX: usize = 256;
-/// How often a message is sent even if there is nothing to announce. It comes back to this server, too.
+/// How often a message is sent even if there is nothing to announce. This server receives it, too.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
-/// A connection on which no own message came back for so long is lost.
+/// A connection on which none of this server's own messages arrived for this long counts as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// An engine.
@@ -35,14 +35,14 @@ pub(crate) trait Carrier: Send + Sync + 'static {
     async fn connect(&self) -> Result<Connected, Error>;
 }
 
-/// A connection.
+/// An open connection.
 pub(crate) struct Connected {
     pub(crate) outlet: Box<dyn Outlet>,
-    /// All messages of all servers, those of this one too. The end of the stream is the end of the connection.
+    /// All messages of all servers, including this one. The stream ends with the connection.
     pub(crate) messages: BoxStream<'static, Bytes>,
 }
 
-/// Where messages are sent.
+/// The sending half of a connection.
 #[async_trait]
 pub(crate) trait Outlet: Send {
     /// Sends a message to all servers, within the time-out.
@@ -52,7 +52,7 @@ pub(crate) trait Outlet: Send {
     async fn close(&mut self);
 }
 
-/// Begins, and waits until the first attempt to connect has succeeded or failed.
+/// Starts the task, and waits until the first attempt to connect has succeeded or failed.
 pub(crate) async fn open(carrier: Arc<dyn Carrier>, metrics: Metrics) -> OpenedAnnouncements {
     let (outbox, to_send) = mpsc::channel(OUTBOX_MAX);
     let state = watch::Sender::new(None);
@@ -98,7 +98,7 @@ impl Announcements for Handle {
 }
 
 struct Bus {
-    /// What own messages begin with.
+    /// The prefix of this server's own messages.
     here: Identity,
     carrier: Arc<dyn Carrier>,
     metrics: Metrics,
@@ -130,7 +130,7 @@ impl Bus {
                 }
             }
             sleep(backoff.next()).await;
-            // What waited meanwhile is old by now.
+            // Drop what was queued meanwhile: it is outdated.
             while to_send.try_recv().is_ok() {
                 self.metrics.lost.inc();
             }
@@ -172,7 +172,7 @@ impl Bus {
         }
     }
 
-    /// Passes a message on. Returns whether it is one of this server.
+    /// Passes a message to the listeners. Returns whether this server sent it.
     fn received(&self, bytes: &[u8]) -> bool {
         let Some((sender, announcements)) = message::decode(bytes) else {
             self.metrics.lost.inc();

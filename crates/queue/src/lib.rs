@@ -1,12 +1,13 @@
-//! The queue: work dealt out between servers, and announcements of commits. It holds no truth.
+//! The queue: work distributed among servers, and announcements of commits. It is never the only place where
+//! something is stored.
 //!
 //! [`Work`] passes each item to one of the servers that share a queue, [`Announcements`] pass each announcement to all of them, and
-//! [`Upkeep`] is what operators need. [`open_work`] and [`open_announcements`] choose an engine by URL. Each promise is a named test
-//! that runs on every engine: see `tests/conformance`.
+//! [`Upkeep`] is the interface for operators. [`open_work`] and [`open_announcements`] choose an engine by URL. Each promise is a
+//! named test that runs on every engine: see `tests/conformance`.
 //!
-//! What is published may be lost, as when a broker is wiped, and may arrive twice. So an item only hints at something to do, which is
-//! kept elsewhere: a server that receives an item claims the work where it is kept, and what was lost is found there by a sweep. An
-//! announcement only says that something is worth reading now.
+//! What is published may be lost, as when a broker is wiped, and may arrive twice. So an item only hints at something to do that is
+//! stored elsewhere: a server that receives an item claims the work where it is stored, and a sweep there finds the work whose item
+//! was lost. An announcement only says that something is worth reading now.
 //!
 //! ```
 //! # async fn example() -> Result<(), restante_queue::Error> {
@@ -60,15 +61,15 @@ pub const WAITING_MAX: usize = 100_000;
 /// The most dead items that are kept; the oldest are dropped.
 pub const DEAD_MAX: usize = 10_000;
 
-/// How often an item may be returned before it is dead.
+/// The number of times that an item may be returned; after that it is dead.
 pub const RETURNS_MAX: u32 = 20;
 
-/// Whether this server deals out the work.
+/// Which server distributes the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dealer {
     /// The engine can't be used now: every server looks for its own work.
     Unknown,
-    /// This server does. The number is another one each time that the engine was reached anew: what was published before may be lost.
+    /// This server does. The number changes each time that the engine is reached anew: what was published before may be lost.
     ThisServer(u64),
     /// Another server does.
     AnotherServer,
@@ -76,8 +77,8 @@ pub enum Dealer {
 
 /// Items of work, each for one of the servers that share the queue.
 ///
-/// **Order** is not promised. **Loss**: items survive servers, and restarts of the engine; what an operator deletes is lost, and so is
-/// everything when the engine loses its data.
+/// **Order** is not promised. **Loss**: items survive servers, and restarts of the engine; items that an operator deletes are lost,
+/// and so is everything when the engine loses its data.
 #[async_trait]
 pub trait Work: Send + Sync + 'static {
     /// Adds items, and returns when the engine has them.
@@ -92,17 +93,18 @@ pub trait Work: Send + Sync + 'static {
     /// After `Full` and `Unavailable` some of the items may have been added.
     async fn publish(&self, items: &[Bytes]) -> Result<(), Error>;
 
-    /// Waits for the next item. While the engine can't be used, and after [`Upkeep::close`], nothing comes. It may be cancelled.
+    /// Waits for the next item. While the engine can't be used, and after [`Upkeep::close`], it doesn't return. It is safe to
+    /// cancel.
     ///
     /// - *One server*: an item is received by one server, and by another one only after it was returned.
-    /// - *Bounded*: a server holds at most [`QueueConfig::prefetch`] items whose tickets are not used.
-    /// - *Returned*: an item comes again, to any server, when its ticket is dropped, when its server ends, and when the connection to the
-    ///   engine is lost. One that is returned more often than [`RETURNS_MAX`] times is dead.
+    /// - *Bounded*: a server holds at most [`QueueConfig::prefetch`] items whose tickets are not used yet.
+    /// - *Returned*: an item is delivered again, to any server, when its ticket is dropped, when its server ends, and when the
+    ///   connection to the engine is lost. One that is returned more often than [`RETURNS_MAX`] times is dead.
     /// - *Rejected*: an item whose ticket is rejected is dead at once.
     async fn next(&self) -> Received;
 
-    /// Whether this server deals out the work. Of the servers that reach the engine one does; when it ends, or loses its connection, another
-    /// one does after some seconds. Two may believe it for a moment, as when a network is divided.
+    /// Whether this server distributes the work. One of the servers that reach the engine does; when it ends, or loses its connection,
+    /// another one takes over after some seconds. For a moment both may consider themselves the dealer, as when a network is divided.
     fn dealer(&self) -> Dealer;
 }
 
@@ -114,28 +116,28 @@ pub trait Announcements: Send + Sync + 'static {
 
     /// Receives what other servers announce from now on.
     ///
-    /// - *Others*: announcements of this server do not come back to it.
-    /// - *Ordered*: announcements of one server come in its order; each at most once.
+    /// - *Others*: a server does not receive its own announcements.
+    /// - *Ordered*: announcements of one server arrive in its order; each at most once.
     /// - *Gaps are shown*: a listener gets [`Missed`] when it was slow, and when the connection to the engine was lost.
     fn listen(&self) -> Listener;
 }
 
-/// What operators need of a queue of work.
+/// The interface of a queue of work for operators.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// Whether the engine can be used; answered from memory.
+    /// Whether the engine can be used; this reads memory only.
     ///
     /// # Errors
     /// `Unavailable`, with the reason.
     fn health(&self) -> Result<(), Error>;
 
-    /// How many items there are. Those that servers hold are not counted.
+    /// The number of items, without those that servers hold.
     ///
     /// # Errors
     /// `Unavailable`.
     async fn stats(&self) -> Result<Stats, Error>;
 
-    /// Dead items, at most so many; they stay.
+    /// At most `limit` dead items; they stay in the queue.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -144,7 +146,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Adds the dead items to the queue again; returns how many.
     ///
     /// # Errors
-    /// `Unavailable`, `Full`; those that were added are dead no more.
+    /// `Unavailable`, `Full`; those that were added before the error are no longer dead.
     async fn requeue_dead(&self) -> Result<u64, Error>;
 
     /// Removes the dead items; returns how many.
@@ -153,11 +155,11 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Unavailable`.
     async fn drop_dead(&self) -> Result<u64, Error>;
 
-    /// Leaves the queue. What this server holds goes to others.
+    /// Leaves the queue. The items that this server holds are delivered to others.
     async fn close(&self);
 }
 
-/// How many items there are.
+/// The number of items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items that wait for a server.

@@ -1,4 +1,4 @@
-//! The engine `local`: queues in this process. It is what the others are compared with.
+//! The engine `local`: queues in this process. The other engines are compared with it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,7 +16,7 @@ use crate::{
     check_items, closed, work::Settlement,
 };
 
-/// A queue that so many servers in this process share, for tests.
+/// A queue that this many servers in this process share, for tests.
 pub fn local_work(servers: usize, prefetch: usize) -> Vec<OpenedWork> {
     let broker = Arc::new(Broker { prefetch, state: Mutex::default(), changed: Notify::new() });
     broker.state.lock().servers = (0..servers).map(|_| Some(HashMap::new())).collect();
@@ -27,7 +27,7 @@ pub fn local_work(servers: usize, prefetch: usize) -> Vec<OpenedWork> {
     (0..servers).map(open).collect()
 }
 
-/// Announcements between so many servers in this process, for tests.
+/// Announcements between this many servers in this process, for tests.
 pub fn local_announcements(servers: usize) -> Vec<OpenedAnnouncements> {
     let all: Arc<Vec<Listeners>> = Arc::new((0..servers).map(|_| Listeners::new()).collect());
     let open = |server| OpenedAnnouncements {
@@ -73,7 +73,7 @@ impl State {
 struct Broker {
     prefetch: usize,
     state: Mutex<State>,
-    /// Something waits, or a server may hold more.
+    /// Notified when an item waits, or a server may hold more.
     changed: Notify,
 }
 
@@ -103,7 +103,7 @@ impl Broker {
     }
 }
 
-/// A queue as one server has it.
+/// One server's side of a queue.
 struct Local {
     broker: Arc<Broker>,
     server: usize,
@@ -135,7 +135,7 @@ impl Work for Local {
         loop {
             let changed = self.broker.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Before the look, so that no change falls between.
+            // Before the queue is checked, so that no change is missed.
             changed.as_mut().enable();
             if let Some((number, item)) = self.broker.take(self.server) {
                 let (broker, server) = (self.broker.clone(), self.server);

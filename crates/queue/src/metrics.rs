@@ -6,7 +6,7 @@ use prometheus_client::{
 
 use crate::work::Settlement;
 
-/// What is counted of a queue. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of a queue. Clones share the counts; metrics that are not registered are not exported.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) work_up: Gauge,
@@ -57,7 +57,7 @@ impl Default for Metrics {
             heard: Counter::default(),
             lost: Counter::default(),
         };
-        // Until an engine says otherwise: a server may have none.
+        // Until an engine sets it: a server may have no queue.
         metrics.work_up.set(1);
         metrics.announcements_up.set(1);
         for settlement in [Settlement::Done, Settlement::Returned, Settlement::Rejected] {

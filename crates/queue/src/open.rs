@@ -10,7 +10,7 @@ use crate::{Announcements, Error, Metrics, Upkeep, Work, local};
 /// `amqps://` with TLS. Display and debug output hide the password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EngineUrl {
-    /// In this process alone.
+    /// In this process only.
     Local,
     /// Redis: announcements only.
     Redis(String),
@@ -28,7 +28,7 @@ impl EngineUrl {
         }
     }
 
-    /// Whether other servers can have it, too.
+    /// Whether other servers can share it.
     pub fn is_shared(&self) -> bool {
         *self != Self::Local
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for EngineUrl {
     }
 }
 
-/// A URL without its password. Of a mistyped URL only the parts remain that can't contain the password.
+/// A URL without its password. If the URL is malformed, only the parts that can't contain the password remain.
 fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
     let Some((scheme, secret)) = before.split_once("://") else { return format!("***@{host}") };
@@ -86,7 +86,7 @@ pub struct QueueConfig {
     pub prefetch: NonZero<u16>,
     /// How long the engine may take for a request, and for a connection.
     pub timeout_ms: NonZero<u64>,
-    /// The authorities that have signed the server's certificate: a PEM file; empty for those of the operating system.
+    /// The trusted certificate authorities: a PEM file; empty for those of the operating system.
     pub ca_file: PathBuf,
 }
 
@@ -94,7 +94,7 @@ pub struct QueueConfig {
 const PREFIX_BYTES_MAX: usize = 64;
 
 impl QueueConfig {
-    /// What is wrong with a prefix, if anything.
+    /// The error in a prefix, if there is one.
     pub fn prefix_error(prefix: &str) -> Option<String> {
         let is_short = !prefix.is_empty() && prefix.len() <= PREFIX_BYTES_MAX;
         let is_plain =
@@ -126,7 +126,7 @@ pub struct Config {
     pub password: Option<String>,
     /// Settings of engines that servers share.
     pub shared: QueueConfig,
-    /// Whether items are received, and work is dealt out; not for who only needs [`Upkeep`].
+    /// Whether items are received and work is distributed; false for a caller that only needs [`Upkeep`].
     pub receives: bool,
     /// The metrics to count in.
     pub metrics: Metrics,
@@ -150,7 +150,7 @@ impl Config {
 pub struct OpenedWork {
     /// The queue.
     pub work: Arc<dyn Work>,
-    /// What operators need of it.
+    /// Its interface for operators.
     pub upkeep: Arc<dyn Upkeep>,
 }
 
@@ -159,17 +159,17 @@ pub struct OpenedWork {
 pub struct OpenedAnnouncements {
     /// The announcements.
     pub announcements: Arc<dyn Announcements>,
-    /// What is wrong, if something is; answered from memory.
+    /// The current problem, if there is one; this reads memory only.
     pub problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
 /// Opens a queue of work.
 ///
 /// # Errors
-/// `Invalid`: a setting can't be used, or the engine deals out no work. A broker that is not reached is no error: it is tried again, and
-/// [`Upkeep::health`] reports it.
+/// `Invalid`: a setting can't be used, or the engine can't distribute work. A broker that can't be reached is not an error: the engine
+/// tries again, and [`Upkeep::health`] reports it.
 pub fn open_work(config: Config) -> BoxFuture<'static, Result<OpenedWork, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that only this crate compiles the code of the engines, and not each crate that opens one.
     Box::pin(open_work_engine(config))
 }
 
@@ -192,7 +192,7 @@ async fn open_work_engine(config: Config) -> Result<OpenedWork, Error> {
 /// Opens announcements.
 ///
 /// # Errors
-/// `Invalid`: a setting can't be used. A server that is not reached is no error, as with [`open_work`].
+/// `Invalid`: a setting can't be used. As with [`open_work`], an engine that can't be reached is not an error.
 pub fn open_announcements(config: Config) -> BoxFuture<'static, Result<OpenedAnnouncements, Error>> {
     Box::pin(open_announcements_engine(config))
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 pub struct Received {
     /// The item.
     pub item: Bytes,
-    /// To be used when the work is done. When it is dropped, the item is returned.
+    /// Its ticket, to be used when the work is done. When it is dropped, the item is returned.
     pub ticket: Ticket,
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Settlement {
 
 type Settle = Box<dyn FnOnce(Settlement) + Send + Sync>;
 
-/// Says what became of an item. Dropping it returns the item.
+/// Reports the outcome of an item. Dropping it returns the item.
 pub struct Ticket(Option<Settle>);
 
 impl Ticket {
@@ -30,12 +30,12 @@ impl Ticket {
         Self(Some(Box::new(settle)))
     }
 
-    /// The item is done, and comes no more.
+    /// The item is done, and is not delivered again.
     pub fn done(mut self) {
         self.settle(Settlement::Done);
     }
 
-    /// Nobody can use the item: it is dead.
+    /// No server can use the item: it is dead.
     pub fn reject(mut self) {
         self.settle(Settlement::Rejected);
     }

@@ -1,4 +1,4 @@
-//! A RabbitMQ that loses its data, goes away, hangs and comes back.
+//! A RabbitMQ that loses its data, stops, hangs and is available again.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -55,7 +55,7 @@ fn host(subject: &TestQueue) -> String {
     host.split_once('/').map_or(host, |(host, _)| host).to_owned()
 }
 
-/// The configuration of a server that finds the engine elsewhere, and gives up soon.
+/// The configuration of a server that reaches the engine at another address, and gives up soon.
 fn config_at(subject: &TestQueue, address: SocketAddr) -> Config {
     let url = subject.engine.url().unwrap();
     let mut config = subject.config();
@@ -74,7 +74,7 @@ async fn a_wiped_queue_is_made_anew(subject: &TestQueue) {
     };
     let names = ["work", "work-dead", "dealer"].map(|name| format!("{}-{name}", subject.prefix));
     wipe(&subject.engine.url().unwrap(), &names).await;
-    // The number says that what was published before may be lost.
+    // The number shows that what was published before may be lost.
     until("it deals anew", async || {
         matches!(server.work.dealer(), Dealer::ThisServer(_)) && server.work.dealer() != before
     })
@@ -136,7 +136,7 @@ async fn a_broker_that_hangs_is_given_up(subject: &TestQueue) {
     server.upkeep.close().await;
 }
 
-/// What a server would send is refused at once, and is not collected in memory.
+/// What a server tries to send is refused at once, and is not collected in memory.
 async fn a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not(subject: &TestQueue) {
     let proxy = Blocking::before(host(subject)).await;
     let server = open_work(config_at(subject, proxy.address)).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not(subject: 
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             assert!(error.to_string().contains("short of memory or disk space"), "{error}");
         }
-        // Nobody waits for the broker: each server looks for its own work.
+        // No server waits for the broker: each looks for its own work.
         assert_eq!(server.work.dealer(), Dealer::Unknown);
         proxy.set(false);
         until("it takes items again", async || server.upkeep.health().is_ok()).await;
@@ -164,7 +164,7 @@ async fn a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not(subject: 
 async fn an_unreadable_message_goes_to_the_dead_items_at_once(subject: &TestQueue) {
     let server = &subject.work(1).await[0];
     let (_connection, channel) = channel(&subject.engine.url().unwrap()).await;
-    // The confirm says that the queue has it: an item that another connection publishes after that comes after it.
+    // The confirm means that the queue has it: an item that another connection publishes later follows it.
     channel.confirm_select(Default::default()).await.unwrap();
     let queue = format!("{}-work", subject.prefix);
     let publishing = channel.basic_publish(
@@ -223,7 +223,7 @@ async fn announcements_come_back(subject: &TestQueue) {
     until("it is back", async || (behind.problem)().is_none()).await;
     beside.announcements.announce(announcement(2));
     assert_eq!(soon("an announcement", listener.next()).await, Some(Ok(announcement(2))));
-    // A connection on which nothing comes any more is found by the messages that this server sends itself.
+    // A connection on which nothing arrives any more is detected by the messages that this server sends itself.
     proxy.silence(Direction::ToClient);
     assert_eq!(soon("the gap", listener.next()).await, Some(Err(Missed)));
     proxy.heal();

@@ -1,4 +1,4 @@
-//! Where Cassandra is.
+//! The URL of records in Cassandra.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -9,38 +9,37 @@ const STORE_DEFAULT: &str = "records";
 /// The parameters that a URL may have.
 const PARAMETERS: [&str; 6] = ["store", "datacenter", "sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// The place of records in a Cassandra cluster: `cassandra://[user[:password]@]host[:port],.../keyspace`. Several stores may
-/// share the tables of a keyspace: `store=<name>` among the parameters names one other than `records`. It is never shown with
-/// its password.
+/// The location of records in a Cassandra cluster: `cassandra://[user[:password]@]host[:port],.../keyspace`. Several stores may
+/// share the tables of a keyspace: the parameter `store=<name>` selects one other than `records`. Never shown with its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CassandraUrl {
     nodes: Vec<String>,
     keyspace: String,
     user: Option<String>,
-    /// Of the URL, percent-decoded by who connects.
+    /// From the URL, still percent-encoded; decoded when connecting.
     password: Option<String>,
-    /// For a URL without one.
+    /// Used when the URL has no password.
     password_beside: Option<String>,
     parameters: BTreeMap<String, String>,
 }
 
 impl CassandraUrl {
-    /// The nodes that are asked for all others: each a host, or a host and a port.
+    /// The nodes to connect to first, from which the others are found: each a host, or a host and a port.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
-    /// The keyspace with the tables.
+    /// The keyspace that contains the tables.
     pub fn keyspace(&self) -> &str {
         &self.keyspace
     }
 
-    /// Which of the stores of the keyspace this is.
+    /// The name of the store in the keyspace.
     pub fn store(&self) -> &str {
         self.parameters.get("store").map_or(STORE_DEFAULT, String::as_str)
     }
 
-    /// The same cluster and keyspace, another store.
+    /// The same cluster and keyspace, with another store.
     ///
     /// # Errors
     /// `Invalid` when the name isn't made of lower-case letters, digits and underscores.
@@ -51,7 +50,7 @@ impl CassandraUrl {
         Ok(other)
     }
 
-    /// The same place with a password, which counts unless the URL has its own. It is never shown.
+    /// The same location with a password that is used unless the URL has one. It is never shown.
     #[must_use]
     pub fn with_password(mut self, password: String) -> Self {
         self.password_beside = Some(password);
@@ -76,7 +75,7 @@ impl CassandraUrl {
         self.password.as_deref()
     }
 
-    /// The password beside the URL.
+    /// The password that was given separately from the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn password_beside(&self) -> Option<&str> {
         self.password_beside.as_deref()

@@ -6,9 +6,9 @@ pub const CHANGES_MAX: usize = 4_096;
 /// Which changes to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangesSince {
-    /// Of one kind, or with `None` of all.
+    /// The kind, or `None` for all kinds.
     pub kind: Option<Kind>,
-    /// What the caller has seen.
+    /// The last revision that the caller has seen.
     pub since: Revision,
     /// The most entries of a page, from 1 to [`CHANGES_MAX`].
     pub limit: usize,
@@ -32,8 +32,8 @@ pub struct Changes {
     pub updated: Vec<Changed>,
     /// Records that are gone.
     pub destroyed: Vec<Changed>,
-    /// What the caller has seen with this page.
+    /// The last revision that the caller has seen after this page.
     pub revision: Revision,
-    /// Whether there is more after it.
+    /// Whether more changes follow.
     pub has_more: bool,
 }

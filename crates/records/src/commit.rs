@@ -3,10 +3,10 @@ use restante_core::BlobId;
 
 use crate::{Kind, Properties, RecordId, Revision};
 
-/// What a record says, and the blobs that must be kept for it.
+/// The content of a record, and the blobs that it keeps alive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
-    /// Encoded by who owns the kind; records don't look into it. [`crate::BODY_BYTES_MAX`] at most.
+    /// Encoded by the owner of the kind; the record store doesn't interpret it. At most [`crate::BODY_BYTES_MAX`].
     pub bytes: Bytes,
     /// The blobs that this record refers to, [`crate::BODY_BLOBS_MAX`] at most.
     pub blobs: Vec<BlobId>,
@@ -19,12 +19,12 @@ impl Body {
     }
 }
 
-/// Changes in one account that are made together, and what must hold for that.
+/// Changes in one account that are applied together, and their preconditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// States that kinds must be in, JMAP's `ifInState` (RFC 8620 §5.3).
+    /// The required states of kinds, as JMAP's `ifInState` (RFC 8620 §5.3).
     pub expect: Vec<(Kind, Revision)>,
-    /// The changes, [`crate::COMMIT_CHANGES_MAX`] at most. A record stands in one of them only.
+    /// The changes, at most [`crate::COMMIT_CHANGES_MAX`]. Each record occurs in only one of them.
     pub changes: Vec<Change>,
 }
 
@@ -34,7 +34,7 @@ impl Commit {
         Self { expect: Vec::new(), changes: changes.into_iter().collect() }
     }
 
-    /// The same, if a kind is in a state.
+    /// Adds a precondition: the kind must be in this state.
     #[must_use]
     pub fn if_in_state(mut self, kind: Kind, state: Revision) -> Self {
         self.expect.push((kind, state));
@@ -45,31 +45,31 @@ impl Commit {
 /// One change of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new record.
+    /// Creates a record.
     Create {
         /// Its kind.
         kind: Kind,
-        /// What it says.
+        /// Its content.
         body: Body,
-        /// What it is found by.
+        /// The properties that it is found by.
         properties: Properties,
     },
-    /// A record that is there changes.
+    /// Changes an existing record.
     Update {
         /// Its kind.
         kind: Kind,
-        /// Its identity.
+        /// Its id.
         id: RecordId,
         /// The new body; `None` leaves it as it is.
         body: Option<Body>,
         /// The new properties, all of them; `None` leaves them as they are.
         properties: Option<Properties>,
     },
-    /// A record that is there goes.
+    /// Destroys an existing record.
     Destroy {
         /// Its kind.
         kind: Kind,
-        /// Its identity.
+        /// Its id.
         id: RecordId,
     },
 }
@@ -83,11 +83,11 @@ impl Change {
     }
 }
 
-/// A commit that was made.
+/// A successful commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// Its revision.
     pub revision: Revision,
-    /// The ids of what it created, in the order of the creates.
+    /// The ids of the created records, in the order of the creates.
     pub created: Vec<RecordId>,
 }

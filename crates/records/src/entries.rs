@@ -1,4 +1,4 @@
-//! How values are packed, which entries a record has in an index, and what a cursor says: the same for all engines.
+//! The packing of values, the entries that a record has in an index, and the content of a cursor: the same for all engines.
 
 use bytes::Bytes;
 use restante_lmdb::key::{KEY_BYTES_MAX, KeyBuf, Pack, take_byte, take_number, take_text};
@@ -9,18 +9,18 @@ use crate::{
     RecordId, TEXT_BYTES_MAX, Value,
 };
 
-/// What stands before a text. A number has its length there, from 0 to 8: so numbers stand before texts.
+/// The byte before a text. A number has its length there, from 0 to 8, so numbers sort before texts.
 const TEXT: u8 = 9;
-/// The first byte of a value that has no number yet. No such value is stored; if one were packed, reading it would fail.
+/// The first byte of a value that has no number yet. No such value is ever stored; if one were, reading it would fail.
 const UNRESOLVED: u8 = 10;
 /// The longest packed number.
 const NUMBER_BYTES_MAX: usize = 9;
 /// The longest cursor: kind, index, values, id.
 const CURSOR_BYTES_MAX: usize = 2 + INDEX_VALUES_BYTES_MAX + NUMBER_BYTES_MAX;
-/// About what a property and its value take, and for how many of them there is room at once.
+/// The approximate size of a property and its value: determines how many are reserved at once.
 const PAIR_BYTES: usize = 4;
 const PAIRS_EXPECTED: usize = 16;
-/// What engines put before and after the values in the key of an entry: account, kind, index, generation, id.
+/// What engines put around the values in the key of an entry: account, kind, index, generation, id.
 const AROUND_VALUES_BYTES_MAX: usize = 5 + 1 + 1 + NUMBER_BYTES_MAX + NUMBER_BYTES_MAX;
 const _: () = assert!(
     INDEX_VALUES_BYTES_MAX + AROUND_VALUES_BYTES_MAX <= KEY_BYTES_MAX,
@@ -30,7 +30,7 @@ const _: () = assert!(
 /// The values of one entry of an index, one for each part.
 pub(crate) type Entry = SmallVec<[Value; 2]>;
 
-/// Appends a value: a packed number, or a byte above those and a text. Packed values sort as the values do, whatever
+/// Appends a value: a packed number, or the byte [`TEXT`] and a text. Packed values sort as the values do, regardless of what
 /// follows.
 pub(crate) fn pack_value(out: &mut impl Pack, value: &Value) {
     match value {
@@ -46,14 +46,14 @@ pub(crate) fn pack_value(out: &mut impl Pack, value: &Value) {
     }
 }
 
-/// Appends the values of an entry, or the first of them.
+/// Appends the values of an entry, or its leading ones.
 pub(crate) fn pack_values<'a>(out: &mut impl Pack, values: impl IntoIterator<Item = &'a Value>) {
     for value in values {
         pack_value(out, value);
     }
 }
 
-/// Takes what [`pack_value`] appended from the front; `None` when it is not that, or a text is too long.
+/// Takes a value that [`pack_value`] appended from the front; `None` when the bytes are something else, or a text is too long.
 pub(crate) fn take_value(bytes: &mut &[u8]) -> Option<Value> {
     if bytes.first() != Some(&TEXT) {
         return take_number(bytes).map(Value::Number);
@@ -63,7 +63,7 @@ pub(crate) fn take_value(bytes: &mut &[u8]) -> Option<Value> {
     (text.len() <= TEXT_BYTES_MAX).then(|| Value::Text(Bytes::from(text)))
 }
 
-/// The bytes that [`pack_value`] appends; for a value that has no number yet, the most that a number takes.
+/// The number of bytes that [`pack_value`] appends; for a value that has no number yet, the most that a number needs.
 fn packed_bytes(value: &Value) -> usize {
     match value {
         Value::Number(number) => 1 + (64 - number.leading_zeros() as usize).div_ceil(8),
@@ -72,7 +72,7 @@ fn packed_bytes(value: &Value) -> usize {
     }
 }
 
-/// Appends properties: for each value, ascending, the property's number and the value.
+/// Appends properties: for each value, in ascending order, the property's number and the value.
 pub(crate) fn pack_properties(out: &mut impl Pack, properties: &Properties) {
     for (property, value) in properties.iter() {
         out.put_bytes(&[property.0]);
@@ -80,7 +80,7 @@ pub(crate) fn pack_properties(out: &mut impl Pack, properties: &Properties) {
     }
 }
 
-/// Takes what [`pack_properties`] appended, which goes to the end; `None` when it is not that.
+/// Takes what [`pack_properties`] appended, up to the end of the bytes; `None` when they are something else.
 pub(crate) fn take_properties(bytes: &mut &[u8]) -> Option<Properties> {
     let mut pairs: Vec<(Property, Value)> =
         Vec::with_capacity((bytes.len() / PAIR_BYTES).min(PAIRS_EXPECTED));
@@ -88,7 +88,7 @@ pub(crate) fn take_properties(bytes: &mut &[u8]) -> Option<Properties> {
         let property = Property(take_byte(bytes)?);
         let pair = (property, take_value(bytes)?);
         if pairs.last().is_some_and(|last| *last >= pair) {
-            return None; // not ascending, or twice
+            return None; // not ascending, or a duplicate
         }
         pairs.push(pair);
     }
@@ -104,7 +104,7 @@ fn entry_count(index: &IndexSchema, properties: &Properties) -> usize {
     count
 }
 
-/// Refuses properties that make too many entries in an index, or one whose values are too long for a key.
+/// Refuses properties that make too many entries in an index, or an entry whose values are too long for a key.
 pub(crate) fn check_entries(index: &IndexSchema, properties: &Properties) -> Result<(), Error> {
     let count = entry_count(index, properties);
     if count > INDEX_ENTRIES_MAX {
@@ -121,7 +121,7 @@ pub(crate) fn check_entries(index: &IndexSchema, properties: &Properties) -> Res
     Ok(())
 }
 
-/// Refuses values that are longer together than any entry is.
+/// Refuses values that together are longer than those of any entry can be.
 pub(crate) fn check_values<'a>(
     index: &IndexSchema,
     values: impl IntoIterator<Item = &'a Value>,
@@ -137,11 +137,10 @@ fn too_long(index: &IndexSchema, bytes: usize) -> Error {
     ))
 }
 
-/// The entries of a record in an index: each combination of the values of its parts, ascending; none when a part has no
-/// value.
+/// The entries of a record in an index: each combination of the values of its parts, ascending; none when a part has no value.
 ///
 /// # Errors
-/// `Invalid` when [`check_entries`] says so: the properties may have been stored before there was this index.
+/// `Invalid` when [`check_entries`] fails: the properties may have been stored before this index existed.
 pub(crate) fn entries(index: &IndexSchema, properties: &Properties) -> Result<Vec<Entry>, Error> {
     check_entries(index, properties)?;
     let mut entries = vec![Entry::new()];
@@ -159,7 +158,7 @@ pub(crate) fn entries(index: &IndexSchema, properties: &Properties) -> Result<Ve
     Ok(entries)
 }
 
-/// A place in an index: an entry, whether it is still there or not.
+/// A position in an index: an entry, whether it still exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryKey {
     /// The values of all parts.
@@ -168,7 +167,7 @@ pub(crate) struct EntryKey {
     pub(crate) id: RecordId,
 }
 
-/// The cursor of a place: kind, index, the packed values, the packed id.
+/// The cursor of a position: kind, index, the packed values, the packed id.
 pub(crate) fn cursor(kind: Kind, index: &IndexSchema, values: &[Value], id: RecordId) -> Cursor {
     let mut bytes = KeyBuf::new();
     bytes.put_bytes(&[kind.0, index.index.0]);
@@ -177,10 +176,10 @@ pub(crate) fn cursor(kind: Kind, index: &IndexSchema, values: &[Value], id: Reco
     Cursor(Bytes::copy_from_slice(&bytes))
 }
 
-/// The place of a cursor.
+/// The position of a cursor.
 ///
 /// # Errors
-/// `Invalid` when it is not of this kind and index, or is no cursor at all.
+/// `Invalid` when the cursor is for another kind or index, or is malformed.
 pub(crate) fn place_of(cursor: &Cursor, kind: Kind, index: &IndexSchema) -> Result<EntryKey, Error> {
     let place = take_place(&cursor.0, kind, index);
     place.ok_or_else(|| Error::invalid(format!("the cursor is not of the index {}", index.name)))

@@ -2,11 +2,11 @@ use restante_core::ErrorKind;
 
 use crate::{AccountId, Error, Get, Record, Records};
 
-/// [`Records::get`], where a damaged record does not keep the others from being read: the records with these ids, in the order of the ids,
-/// with an error of kind `Corrupt` for each that is damaged. When one is, they are read one by one, and no longer at one moment.
+/// [`Records::get`] that skips damaged records: returns the records in the order of the ids, with an error of kind `Corrupt` for
+/// each damaged one. If one is damaged, the records are read one by one, so no longer as of one moment.
 ///
 /// # Errors
-/// Those of [`Records::get`] but `Corrupt`.
+/// Those of [`Records::get`] except `Corrupt`.
 pub async fn get_each(
     records: &dyn Records,
     account: AccountId,

@@ -1,7 +1,7 @@
-//! Which indexes a store has, as the row of its schema says it: the same for the engines `lmdb` and `postgres`.
+//! Which indexes a store has, according to the row of its schema: shared by all engines on disk.
 //!
-//! Before an entry is touched, all indexes that will change are written down as not whole; when everything is done, those of the
-//! new schema as whole. What is not whole on the next opening, because the work broke off, is removed and made again.
+//! Before any entry is touched, all indexes that will change are marked as incomplete; when everything is done, those of the new
+//! schema are marked as complete. If that was interrupted, the next opening removes the incomplete indexes and builds them again.
 
 use restante_lmdb::key::{Pack, take_byte, take_bytes, take_number};
 
@@ -17,7 +17,7 @@ pub(crate) struct Known {
     pub(crate) is_whole: bool,
 }
 
-/// The indexes of a schema, all of them whole.
+/// The indexes of a schema, all of them complete.
 pub(crate) fn wanted(schema: &Schema) -> Vec<Known> {
     let mut wanted = Vec::new();
     for kind in schema.kinds() {
@@ -40,7 +40,7 @@ fn sorted(mut indexes: Vec<Known>) -> Vec<Known> {
     indexes
 }
 
-/// What is written down while the touched indexes change.
+/// What the row of the schema says while the `touched` indexes change.
 pub(crate) fn in_between(kept: &[Known], touched: &[Known]) -> Vec<Known> {
     let mut indexes = kept.to_vec();
     for index in touched {
@@ -52,7 +52,7 @@ pub(crate) fn in_between(kept: &[Known], touched: &[Known]) -> Vec<Known> {
     sorted(indexes)
 }
 
-/// The row: for each index its kind, its number, its order, whether it is whole, and its parts behind their packed count.
+/// The row: for each index its kind, its number, its order, whether it is complete, and its parts, preceded by their packed count.
 pub(crate) fn encode(indexes: &[Known]) -> Vec<u8> {
     let mut row = Vec::new();
     for known in indexes {

@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 use restante_core::ErrorKind;
 
-/// What is counted of a record store. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of a record store. Clones share the counts; metrics that are not registered are counted but never exported.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) commit_seconds: Histogram,
@@ -20,12 +20,12 @@ pub struct Metrics {
     pub(crate) errors: Family<ErrorLabel, Counter>,
     pub(crate) cleaned_tombstones: Counter,
     pub(crate) erased_records: Counter,
-    /// What the store of the `lmdb` engine counts; with another engine it stays at 0.
+    /// Metrics of the `lmdb` engine; 0 with other engines.
     pub(crate) lmdb: restante_lmdb::Metrics,
-    /// Of the `postgres` engine, as the next one; with another engine they stay at 0.
+    /// This and the next one are of the `postgres` engine; 0 with other engines.
     pub(crate) postgres_group_commits: Histogram,
     pub(crate) postgres_settled: Counter,
-    /// Of the `cassandra` engine, as the next four.
+    /// This and the next four are of the `cassandra` engine; 0 with other engines.
     pub(crate) cassandra_requests: Family<RequestLabel, Counter>,
     pub(crate) cassandra_group_commits: Histogram,
     pub(crate) cassandra_refused: Counter,
@@ -33,7 +33,7 @@ pub struct Metrics {
     pub(crate) cassandra_held_up: Counter,
 }
 
-/// What a change does to a record.
+/// How a change affects a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ChangeLabel {
     pub(crate) change: &'static str,
@@ -45,7 +45,7 @@ impl ChangeLabel {
     pub(crate) const DESTROY: Self = Self { change: "destroy" };
 }
 
-/// What a request to Cassandra does.
+/// The kind of a request to Cassandra.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabel {
     pub(crate) request: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct ErrorLabel {
     pub(crate) kind: &'static str,
 }
 
-/// What is asked of a record store, as errors are counted: what followers and operators ask has one label each.
+/// An operation of a record store, as errors are counted: operations of followers share one label, and so do those of operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Commit,
@@ -123,7 +123,7 @@ impl Default for Metrics {
             cassandra_settled: Counter::default(),
             cassandra_held_up: Counter::default(),
         };
-        // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
+        // Labels that were never counted would not be exported at all, and a rise from 0 would be missed.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
             drop(metrics.changes.get_or_create(&change));
         }

@@ -1,4 +1,4 @@
-//! Metrics and tracing for any engine, written once.
+//! Metrics and tracing, shared by all engines.
 
 use std::{
     path::Path,
@@ -21,24 +21,24 @@ use crate::{
     metrics::{ChangeLabel, Operation},
 };
 
-/// A record store that counts and times what is asked of another.
+/// A record store that counts and times the calls to another one.
 struct Observed {
     inner: Opened,
     metrics: Metrics,
-    /// Of what changes something.
+    /// For calls that write.
     writes: Outage,
-    /// Of what does not.
+    /// For calls that only read.
     reads: Outage,
 }
 
-/// The same store, with everything that is asked of it counted.
+/// The same store with metrics for all calls.
 pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
     let peers = inner.peers.clone();
     let observed = Arc::new(Observed { inner, metrics, writes: Outage::default(), reads: Outage::default() });
     Opened { records: observed.clone(), feed: observed.clone(), upkeep: observed, peers }
 }
 
-/// Whether an operation has failed since it last succeeded. An outage is logged once, however many operations fail meanwhile.
+/// Whether an operation has failed since the last success. An outage is logged once, however many operations fail meanwhile.
 #[derive(Default)]
 struct Outage(AtomicBool);
 
@@ -48,7 +48,7 @@ impl Outage {
     }
 
     fn ends(&self) -> bool {
-        // Looked at first: every operation comes here, and most end no outage.
+        // Load first: every operation gets here, and most end no outage.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 }
@@ -122,7 +122,7 @@ impl Observed {
     }
 }
 
-/// When the last of these gates was opened, or now.
+/// The time at which the last of these gates opened; initially now.
 fn last_opened(gates: &[Gate]) -> Arc<Mutex<Instant>> {
     let last = Arc::new(Mutex::new(Instant::now()));
     for gate in gates {
@@ -153,7 +153,7 @@ impl Records for Observed {
         let begun = last_opened(gates);
         let result = self.inner.records.commit_after(gates, account, commit).instrument(span).await;
         if result.is_err() && gates.iter().any(|gate| gate.failure().is_some()) {
-            return result; // no failure of the records
+            return result; // not a failure of the records
         }
         let begun = *begun.lock();
         self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
@@ -165,7 +165,7 @@ impl Records for Observed {
         self.noted_write(Operation::Commit, result)
     }
 
-    /// A read by id takes about a microsecond: it is counted, and neither timed nor traced.
+    /// A read by id takes about a microsecond: it is counted, but neither timed nor traced.
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
         self.metrics.gets.inc();
         let result = self.inner.records.get(account, get).await;
@@ -297,7 +297,7 @@ impl Upkeep for Observed {
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
-        // It reads what is there and writes elsewhere: when it fails, reads and commits may go on well.
+        // A backup reads the store and writes elsewhere: when it fails, reads and commits may still work.
         let result = self.inner.upkeep.backup(folder).await;
         if let Err(error) = &result {
             self.failed(Operation::Upkeep, &Outage::default(), error);

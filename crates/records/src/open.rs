@@ -9,8 +9,8 @@ use crate::{
     observe::observe, postgres_url::without_password,
 };
 
-/// Checks the pages of the file of the engine `lmdb`, which comes from elsewhere: LMDB maps it, and a page number that was
-/// written over can end the process. What the records say is a matter of [`Upkeep::check`].
+/// Checks the pages of a file of the engine `lmdb` that comes from elsewhere: LMDB maps the file, and a page number that was
+/// overwritten can crash the process. The content of the records is checked by [`Upkeep::check`].
 ///
 /// # Errors
 /// `Corrupt`, with the page; `Unavailable` when the file can't be read.
@@ -18,11 +18,11 @@ pub fn check_pages(file: &File) -> Result<(), Error> {
     restante_lmdb::check_pages(file)
 }
 
-/// Which engine, and where: `memory:`, `lmdb:<folder>`, `postgres://<user>@<host>/<database>` or
+/// An engine and its location: `memory:`, `lmdb:<folder>`, `postgres://<user>@<host>/<database>` or
 /// `cassandra://<host>,<host>/<keyspace>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
-    /// The reference model, in memory: it keeps nothing.
+    /// The reference model, in memory: nothing is persisted.
     Memory,
     /// LMDB in a folder.
     Lmdb(PathBuf),
@@ -76,9 +76,9 @@ impl fmt::Display for EngineUrl {
 /// How to open a record store.
 #[derive(Clone)]
 pub struct Config {
-    /// The engine and its place.
+    /// The engine and its location.
     pub url: EngineUrl,
-    /// The kinds of records and their indexes. Indexes that are new since the store was opened last are made on opening.
+    /// The kinds of records and their indexes. Indexes that were added since the last opening are built on opening.
     pub schema: Schema,
     /// Settings of the `lmdb` engine.
     pub lmdb: LmdbConfig,
@@ -86,16 +86,16 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// Settings of the `cassandra` engine.
     pub cassandra: CassandraConfig,
-    /// The blobs that the records refer to, where the engine `lmdb` shall make them durable with its commits. It does from
-    /// [`Upkeep::put_blobs_again`] on ([`Records::makes_blobs_durable`]).
+    /// The blobs that the records refer to, if the engine `lmdb` is to make them durable with its commits. It does so once
+    /// [`Upkeep::put_blobs_again`] was called ([`Records::makes_blobs_durable`]).
     pub unsynced_blobs: Option<Arc<dyn UnsyncedBlobs>>,
-    /// Open only what is there: nothing is made.
+    /// Open only an existing store: nothing is created.
     pub must_exist: bool,
-    /// What a store that is made gets for its [`Upkeep::identity`].
+    /// The [`Upkeep::identity`] of a store that is created.
     pub identity: Identity,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
@@ -121,9 +121,9 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LmdbConfig {
-    /// The size of each of the two files of the commit log; 0 is no commit log: each group of commits is an LMDB transaction.
+    /// The size of each of the two files of the commit log. With 0 there is no commit log: each group of commits is an LMDB transaction.
     pub log_bytes: u64,
-    /// Whether bodies are compressed, with a dictionary that is made of the first of them.
+    /// Whether bodies are compressed, with a dictionary that is trained with the first of them.
     #[serde(rename = "compress")]
     pub is_compressed: bool,
     /// Whether commits make blobs durable that were put without a sync ([`Records::makes_blobs_durable`]).
@@ -142,11 +142,11 @@ impl Default for LmdbConfig {
 pub struct PostgresConfig {
     /// Connections that read; further reads wait for one.
     pub read_connections: NonZero<usize>,
-    /// Connections that commit, each one group of commits at a time. The commits of an account go over one of them.
+    /// Connections that commit, each one group of commits at a time. The commits of an account all use the same connection.
     pub write_connections: NonZero<usize>,
     /// How long connecting may take.
     pub connect_timeout_ms: NonZero<u64>,
-    /// How long a statement may take, in the server and on the way.
+    /// How long a statement may take, including the network.
     pub statement_timeout_ms: NonZero<u64>,
     /// How long a statement may wait for another transaction.
     pub lock_timeout_ms: NonZero<u64>,
@@ -169,13 +169,13 @@ impl Default for PostgresConfig {
 pub struct CassandraConfig {
     /// Connections to each node.
     pub connections: NonZero<usize>,
-    /// The replicas of a keyspace that is made; no more than there are nodes.
+    /// The replicas of a keyspace that is created; at most the number of nodes.
     pub replication: NonZero<usize>,
     /// How long connecting may take.
     pub connect_timeout_ms: NonZero<u64>,
     /// How long one attempt of a statement may take.
     pub request_timeout_ms: NonZero<u64>,
-    /// How long a statement or a commit is tried again and again until it is given up.
+    /// How long a statement or a commit is retried.
     pub patience_ms: NonZero<u64>,
 }
 
@@ -191,32 +191,34 @@ impl Default for CassandraConfig {
     }
 }
 
-/// An opened record store: the faces of one engine.
+/// An opened record store: the traits of one engine.
 ///
-/// Close it by [`Upkeep::close`] when it is no longer needed, which waits without keeping a thread busy. If it is dropped
-/// instead, nothing is lost that was answered, but the thread that drops the last of the faces waits for the engine's threads,
-/// which may have to write and sync some megabytes: not a thread of an async runtime. Then the store can be opened again.
+/// Close it with [`Upkeep::close`] when it is no longer needed: that waits without blocking a thread. If it is dropped instead,
+/// nothing that was acknowledged is lost, but the thread that drops the last reference blocks until the engine's threads have
+/// ended, which may have to write and sync some megabytes. So don't drop it on a thread of an async runtime. After either, the
+/// store can be opened again.
 #[derive(Clone)]
 pub struct Opened {
-    /// For doors.
+    /// For the protocol servers.
     pub records: Arc<dyn Records>,
     /// For followers.
     pub feed: Arc<dyn Feed>,
     /// For operators.
     pub upkeep: Arc<dyn Upkeep>,
-    /// Of an engine that looks for the commits of other servers at intervals; `None` where they are announced at once, or where there are
-    /// no others.
+    /// For an engine that polls for the commits of other servers. `None` for engines that announce them at once or have no other
+    /// servers.
     pub peers: Option<Arc<dyn Peers>>,
 }
 
-/// Opens the record store that `config` names, and creates it when it is not there.
+/// Opens the record store that `config` names, and creates it when it does not exist.
 ///
 /// # Errors
-/// `Conflict` when another process has it open, with the engines `postgres` and `cassandra` only when that process has it open with other
-/// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
-/// when its schema can't become the one that is asked for or it is an incomplete copy, those of a disk that fails.
+/// `Conflict` when another process has it open (with the engines `postgres` and `cassandra` only if that process has it open with
+/// other indexes); `NotFound` when it does not exist and [`Config::must_exist`] is set; `Unavailable` when a server can't be
+/// reached; `Corrupt` when its format is unknown or it is damaged; `Invalid` when its schema can't become the requested one, or
+/// it is an incomplete copy; those of a disk that fails.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that the code of the engines is compiled in this crate only, and not in each crate that opens one.
     Box::pin(async {
         let metrics = config.metrics.clone();
         let opened = open_for(config, Purpose::Serve).await?.opened;
@@ -224,7 +226,7 @@ pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
     })
 }
 
-/// Opens a store to copy it, to copy another one into it, or to compare it: no server may have it open, and none can open it
+/// Opens a store to copy it, to copy another one into it, or to compare it. No server may have it open, and none can open it
 /// meanwhile.
 ///
 /// # Errors
@@ -233,11 +235,11 @@ pub fn open_moving(config: Config) -> BoxFuture<'static, Result<Moving, Error>> 
     Box::pin(open_for(config, Purpose::Move))
 }
 
-/// What a store is opened for.
+/// The purpose of opening a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Serve,
-    /// Alone, and an incomplete copy, too.
+    /// Alone; even an incomplete copy is opened.
     Move,
 }
 

@@ -1,17 +1,17 @@
-//! Where PostgreSQL is. The archive has the same for itself: a role imports no other role.
+//! The URL of records in PostgreSQL. The archive has its own copy of this: a role imports no other role.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::Error;
 
-/// The place of records in a PostgreSQL server: a libpq URL, with `schema=<name>` among its parameters for a schema other
-/// than `restante_records`. It is never shown with its password.
+/// The location of records in a PostgreSQL server: a libpq URL, with the parameter `schema=<name>` for a schema other than
+/// `restante_records`. Never shown with its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     /// The URL without our own parameters.
     connection: String,
     schema: String,
-    /// For a URL without one.
+    /// Used when the URL has no password.
     password: Option<String>,
 }
 
@@ -19,7 +19,7 @@ pub struct PostgresUrl {
 const SCHEMA_DEFAULT: &str = "restante_records";
 
 impl PostgresUrl {
-    /// The URL as PostgreSQL's clients take it, password included: not to be shown.
+    /// The URL as PostgreSQL's clients accept it, including the password: must not be shown.
     pub fn connection(&self) -> &str {
         &self.connection
     }
@@ -29,7 +29,7 @@ impl PostgresUrl {
         &self.schema
     }
 
-    /// The same database, another schema.
+    /// The same database, with another schema.
     ///
     /// # Errors
     /// `Invalid` when the name isn't made of lower-case letters, digits and underscores.
@@ -44,14 +44,14 @@ impl PostgresUrl {
         Ok(Self { schema: schema.to_owned(), ..self.clone() })
     }
 
-    /// The same database with a password, which counts unless the URL has its own. It is never shown.
+    /// The same database with a password that is used unless the URL has one. It is never shown.
     #[must_use]
     pub fn with_password(mut self, password: String) -> Self {
         self.password = Some(password);
         self
     }
 
-    /// The password beside the URL, if there is one.
+    /// The password that was given separately from the URL, if any.
     #[cfg(feature = "postgres")]
     pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref()
@@ -67,7 +67,7 @@ impl FromStr for PostgresUrl {
         if !place.contains("://") {
             return Err(invalid("is not understood: use postgres://<user>@<host>/<database>"));
         }
-        // Its clients take what follows the first one for the host, and would print the end of a password as one.
+        // PostgreSQL's clients take everything after the first `@` for the host, and would print the end of a password as part of it.
         if place.matches('@').count() > 1 {
             return Err(invalid(
                 "has more than one '@': write one in a user, a password or a database as %40",
@@ -110,7 +110,7 @@ impl fmt::Debug for PostgresUrl {
     }
 }
 
-/// A URL with `***` in the place of its password, wherever it stands in it.
+/// A URL with `***` in place of its password, wherever the password is.
 pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(url);
     if let Some((scheme, rest)) = url.split_once("://")

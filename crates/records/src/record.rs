@@ -7,22 +7,22 @@ use crate::{Body, RESTORE_JUMP};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Property(pub u8);
 
-/// The longest text that a property has. Longer ones want to be hashed or cut by who sets them.
+/// The longest text that a property has. The caller must hash or cut longer ones.
 pub const TEXT_BYTES_MAX: usize = 128;
 
 /// The most ids that one [`Get`] takes.
 pub const GET_RECORDS_MAX: usize = 4_096;
 
-/// A value of a property. Numbers stand before texts.
+/// A value of a property. Numbers sort before texts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
     /// A number: an id, a time, a set of bits.
     Number(u64),
-    /// Bytes, [`TEXT_BYTES_MAX`] at most, compared bytewise.
+    /// Bytes, at most [`TEXT_BYTES_MAX`], compared bytewise.
     Text(Bytes),
-    /// In a commit alone: the id that the n-th create of that commit gets, counted from 0. It is stored as a number.
+    /// In commits only: the id of the n-th create of the commit, counted from 0. Stored as a number.
     Created(u16),
-    /// In a commit alone: the revision that the commit gets. It is stored as a number.
+    /// In commits only: the revision of the commit. Stored as a number.
     Revision,
 }
 
@@ -50,19 +50,19 @@ impl From<Bytes> for Value {
     }
 }
 
-/// The properties of a record: a set of (property, value), so that one property may have several values or none.
+/// The properties of a record: a set of (property, value) pairs, so one property may have several values or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Properties(Vec<(Property, Value)>);
 
 impl Properties {
-    /// The same with one more value; adding a value that is there changes nothing.
+    /// Adds a value; does nothing if the value is there already.
     #[must_use]
     pub fn with(mut self, property: Property, value: impl Into<Value>) -> Self {
         self.add(property, value.into());
         self
     }
 
-    /// Adds a value, if it is not there.
+    /// Adds a value, if it is not there already.
     pub fn add(&mut self, property: Property, value: Value) {
         let pair = (property, value);
         if let Err(place) = self.0.binary_search(&pair) {
@@ -75,7 +75,7 @@ impl Properties {
         self.0.retain(|(known, there)| *known != property || there != value);
     }
 
-    /// Of pairs that ascend, each there once.
+    /// From ascending pairs without duplicates.
     pub(crate) fn of_ascending(pairs: Vec<(Property, Value)>) -> Self {
         debug_assert!(pairs.is_sorted_by(|a, b| a < b), "each pair is above the one before it");
         Self(pairs)
@@ -91,7 +91,7 @@ impl Properties {
         self.0.iter()
     }
 
-    /// The same with the numbers of some properties higher by [`crate::RESTORE_JUMP`] for each of so many restores.
+    /// The same with the numbers of some properties raised by [`crate::RESTORE_JUMP`] for each of this many restores.
     pub(crate) fn raised(&self, counters: &[Property], restores: u64) -> Self {
         let raise = restores.saturating_mul(RESTORE_JUMP);
         let raised = |(property, value): &(Property, Value)| match value {
@@ -103,12 +103,12 @@ impl Properties {
         self.0.iter().map(raised).collect()
     }
 
-    /// Whether no value stands for an id or a revision that the commit gets only when it is written.
+    /// Whether all values are known: none stands for an id or a revision that is assigned only when the commit is written.
     pub(crate) fn are_resolved(&self) -> bool {
         !self.0.iter().any(|(_, value)| matches!(value, Value::Created(_) | Value::Revision))
     }
 
-    /// The same with the commit's ids and its revision as numbers; `None` when `id` knows no id for a create.
+    /// The same with the commit's ids and its revision filled in; `None` when `id` has no id for a create.
     pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<RecordId>, revision: Revision) -> Option<Self> {
         let mut resolved = Self::default();
         for (property, value) in &self.0 {
@@ -137,15 +137,15 @@ impl FromIterator<(Property, Value)> for Properties {
 pub struct Record {
     /// Its kind.
     pub kind: Kind,
-    /// Its identity.
+    /// Its id.
     pub id: RecordId,
-    /// The commit that last changed it.
+    /// The revision that last changed it.
     pub revision: Revision,
-    /// The commit that created it.
+    /// The revision that created it.
     pub created: Revision,
-    /// What it says; empty when it was not asked for.
+    /// Its content; empty when it was not requested.
     pub body: Body,
-    /// What changes often, and what it is found by.
+    /// Values that change often, and that the record is found by.
     pub properties: Properties,
 }
 
@@ -154,9 +154,9 @@ pub struct Record {
 pub struct Get {
     /// Their kind.
     pub kind: Kind,
-    /// Their ids, [`GET_RECORDS_MAX`] at most.
+    /// Their ids, at most [`GET_RECORDS_MAX`].
     pub ids: Vec<RecordId>,
-    /// Whether their bodies are wanted.
+    /// Whether to read their bodies.
     pub with_body: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Keys and rows as bytes, which the engines `lmdb` and `postgres` share. `docs/formats/records.md` describes them byte by byte;
-//! names in capitals are those of its tables.
+//! Keys and rows as bytes, which the engines on disk share. `docs/formats/records.md` describes them byte by byte; names in
+//! capitals are those of its tables.
 
 use restante_core::Timestamp;
 use restante_lmdb::key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_text};
@@ -10,21 +10,21 @@ use crate::{
     Revision, RevisionGap, Touched,
 };
 
-/// A generation of a scattered index is 2 to the power of this many ids. A look-up costs a probe for each generation; a
-/// write touches pages of the newest one only, some hundred of them.
+/// A generation of a scattered index covers 2 to the power of this many ids. A look-up costs one probe per generation; a write
+/// touches only the pages of the newest generation, some hundred of them.
 pub(super) const GENERATION_BITS: u32 = 15;
 
-/// The byte of `HISTORY` before the rows of records that exist.
+/// The byte in keys of `HISTORY` before the rows of existing records.
 const LIVE: u8 = 0;
-/// The byte of `HISTORY` before the rows of records that are gone.
+/// The byte in keys of `HISTORY` before the rows of destroyed records.
 const TOMBSTONE: u8 = 1;
 
-/// Numbers that count something stay below this: a larger one is damage. So a reader can add to it.
+/// Counters stay below this: a larger number is damage. So adding to a decoded one can't overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// The number of a body. 0 stands for the body that is empty and refers to no blob: it has no row.
+/// The number of a body. 0 is the empty body that refers to no blob: it has no row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BodyNumber(pub(super) u64);
 
@@ -38,7 +38,7 @@ pub(super) fn generation(id: RecordId) -> u64 {
     id.0 >> GENERATION_BITS
 }
 
-/// The second in which a record is destroyed; times before 1970 are taken for 1970.
+/// The second in which a record is destroyed; times before 1970 count as 1970.
 pub(super) fn second(now: Timestamp) -> u64 {
     u64::try_from(now.seconds()).unwrap_or(0)
 }
@@ -50,7 +50,7 @@ pub(super) fn body_key(body: BodyNumber) -> KeyBuf {
     key
 }
 
-/// What the keys of an account's records of one kind begin with, in `STATE`.
+/// The prefix of the keys of an account's records of one kind, in `STATE`.
 pub(super) fn kind_prefix(account: AccountId, kind: Kind) -> KeyBuf {
     let mut key = account_key(account);
     key.push(kind.0);
@@ -64,7 +64,7 @@ pub(super) fn state_key(account: AccountId, kind: Kind, id: RecordId) -> KeyBuf 
     key
 }
 
-/// What the keys of the history of an account's existing records of one kind begin with.
+/// The prefix of the keys of an account's existing records of one kind, in `HISTORY`.
 pub(super) fn live_prefix(account: AccountId, kind: Kind) -> KeyBuf {
     let mut key = kind_prefix(account, kind);
     key.push(LIVE);
@@ -79,7 +79,7 @@ pub(super) fn live_key(account: AccountId, kind: Kind, revision: Revision, id: R
     key
 }
 
-/// What the keys of an account's tombstones of one kind begin with, in `HISTORY`.
+/// The prefix of the keys of an account's tombstones of one kind, in `HISTORY`.
 pub(super) fn tombstone_prefix(account: AccountId, kind: Kind) -> KeyBuf {
     let mut key = kind_prefix(account, kind);
     key.push(TOMBSTONE);
@@ -94,14 +94,14 @@ pub(super) fn tombstone_key(account: AccountId, kind: Kind, revision: Revision, 
     key
 }
 
-/// What the keys of an index of an account begin with.
+/// The prefix of the keys of an index of an account.
 pub(super) fn index_prefix(account: AccountId, kind: Kind, index: Index) -> KeyBuf {
     let mut key = kind_prefix(account, kind);
     key.push(index.0);
     key
 }
 
-/// The key of an entry of an index. `values` are the packed values of its parts, one behind the other.
+/// The key of an entry of an index. `values` are the concatenated packed values of its parts.
 pub(super) fn index_key(
     account: AccountId,
     kind: Kind,
@@ -118,7 +118,7 @@ pub(super) fn index_key(
     key
 }
 
-/// The key of an account in `ACCOUNT`, which is also what its keys in other tables begin with.
+/// The key of an account in `ACCOUNT`, which is also the prefix of its keys in other tables.
 pub(super) fn account_key(account: AccountId) -> KeyBuf {
     let mut key = KeyBuf::new();
     key.put_number(u64::from(account.0));
@@ -132,14 +132,14 @@ pub(super) fn feed_key(position: Position) -> KeyBuf {
     key
 }
 
-/// The key of a follower's position, which is also what the keys of its accounts begin with.
+/// The key of a follower's position, which is also the prefix of the keys of its accounts.
 pub(super) fn follower_key(follower: &str) -> KeyBuf {
     let mut key = KeyBuf::new();
     key.put_text(follower.as_bytes());
     key
 }
 
-/// The key of how far a follower is in one account.
+/// The key of a follower's progress in one account.
 pub(super) fn follower_account_key(follower: &str, account: AccountId) -> KeyBuf {
     let mut key = follower_key(follower);
     key.put_number(u64::from(account.0));
@@ -149,9 +149,9 @@ pub(super) fn follower_account_key(follower: &str, account: AccountId) -> KeyBuf
 /// A row of `STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StateRow<'v> {
-    /// The commit that last changed the record.
+    /// The revision that last changed the record.
     pub(super) revision: Revision,
-    /// The commit that created it.
+    /// The revision that created it.
     pub(super) created: Revision,
     /// Its body.
     pub(super) body: BodyNumber,
@@ -160,7 +160,7 @@ pub(super) struct StateRow<'v> {
 }
 
 impl<'v> StateRow<'v> {
-    /// The row as bytes.
+    /// Encodes the row.
     pub(super) fn encode(&self) -> KeyBuf {
         let mut value = KeyBuf::new();
         value.put_number(self.revision.0);
@@ -170,7 +170,7 @@ impl<'v> StateRow<'v> {
         value
     }
 
-    /// The row of bytes; `None` when they are none. The properties are not looked at.
+    /// Decodes a row; `None` when it is malformed. The properties are not looked at.
     pub(super) fn decode(mut value: &'v [u8]) -> Option<Self> {
         let revision = Revision(take_count(&mut value)?);
         let created = Revision(take_count(&mut value)?);
@@ -179,20 +179,20 @@ impl<'v> StateRow<'v> {
     }
 }
 
-/// A row of `HISTORY` of a record that exists.
+/// A row of `HISTORY` for an existing record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiveRow {
-    /// The commit created the record.
+    /// The revision created the record.
     Creation,
-    /// The commit is the last that changed the record, and this one created it.
+    /// The revision is the last that changed the record, and did not create it.
     Change {
-        /// The commit that created the record.
+        /// The revision that created the record.
         created: Revision,
     },
 }
 
 impl LiveRow {
-    /// The row as bytes.
+    /// Encodes the row.
     pub(super) fn encode(self) -> KeyBuf {
         let mut value = KeyBuf::new();
         if let Self::Change { created } = self {
@@ -201,7 +201,7 @@ impl LiveRow {
         value
     }
 
-    /// The row of bytes; `None` when they are none.
+    /// Decodes a row; `None` when it is malformed.
     pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
         if value.is_empty() {
             return Some(Self::Creation);
@@ -211,17 +211,17 @@ impl LiveRow {
     }
 }
 
-/// A row of `HISTORY` of a record that is gone.
+/// A row of `HISTORY` for a destroyed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TombstoneRow {
-    /// The commit that created the record.
+    /// The revision that created the record.
     pub(super) created: Revision,
     /// When it was destroyed, in seconds since 1970.
     pub(super) second: u64,
 }
 
 impl TombstoneRow {
-    /// The row as bytes.
+    /// Encodes the row.
     pub(super) fn encode(self) -> KeyBuf {
         let mut value = KeyBuf::new();
         value.put_number(self.created.0);
@@ -229,7 +229,7 @@ impl TombstoneRow {
         value
     }
 
-    /// The row of bytes; `None` when they are none.
+    /// Decodes a row; `None` when it is malformed.
     pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
         let created = Revision(take_count(&mut value)?);
         let second = take_count(&mut value)?;
@@ -237,7 +237,7 @@ impl TombstoneRow {
     }
 }
 
-/// The revision and the id that the key of a row of `HISTORY` ends with, behind a prefix of so many bytes.
+/// Decodes the revision and the id at the end of a key of `HISTORY`, after a prefix of this length.
 pub(super) fn decode_history_key(key: &[u8], prefix_len: usize) -> Option<(Revision, RecordId)> {
     let mut rest = key.get(prefix_len..)?;
     let revision = Revision(take_count(&mut rest)?);
@@ -251,14 +251,14 @@ pub(super) fn take_history_kind(mut key: &[u8]) -> Option<Kind> {
     take_byte(&mut key).map(Kind)
 }
 
-/// A kind's share of a row of `ACCOUNT`.
+/// The part of a row of `ACCOUNT` about one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KindRow {
     /// The kind.
     pub(super) kind: Kind,
-    /// The commit that last touched it.
+    /// The revision that last touched it.
     pub(super) state: Revision,
-    /// What was destroyed up to this commit is forgotten.
+    /// Tombstones up to this revision are forgotten.
     pub(super) floor: Revision,
     /// Records that exist.
     pub(super) records: u64,
@@ -266,39 +266,39 @@ pub(super) struct KindRow {
     pub(super) tombstones: u64,
 }
 
-/// Revisions that a restore has left out: they may have been given before it.
+/// Revisions that a restore has skipped: they may have been assigned after the backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// The last revision that the backup had.
+    /// The last revision in the backup.
     pub(super) after: Revision,
-    /// The account's revision right after the restore. It may name that state, the revisions between the two none.
+    /// The account's revision right after the restore. It is a valid state, as opposed to the revisions between the two.
     pub(super) until: Revision,
 }
 
-/// The most gaps that an account keeps. When there are more, the two oldest become one.
+/// The most gaps that an account keeps. When there are more, the two oldest are merged.
 const GAPS_MAX: usize = 16;
 
 /// A row of `ACCOUNT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AccountRow {
-    /// The last commit.
+    /// The revision of the last commit.
     pub(super) revision: Revision,
     /// The id that the next record gets.
     pub(super) next_id: RecordId,
-    /// The row of the last commit in `FEED`; 0 before the first.
+    /// The position of the last commit in `FEED`; 0 before the first.
     pub(super) position: Position,
-    /// How many restores of the store the numbers of this row have jumped for.
+    /// For how many restores of the store the numbers of this row have been raised.
     pub(super) restores: u64,
     /// Whether the account is being erased.
     pub(super) is_erasing: bool,
-    /// What the restores have left out, ascending.
+    /// What restores have skipped, ascending.
     pub(super) gaps: SmallVec<[Gap; 1]>,
     /// Each kind that was ever touched, ascending.
     pub(super) kinds: SmallVec<[KindRow; 4]>,
 }
 
 impl Default for AccountRow {
-    /// An account that nothing was ever committed in.
+    /// The row of an account without any commit.
     fn default() -> Self {
         Self {
             revision: Revision(0),
@@ -313,8 +313,8 @@ impl Default for AccountRow {
 }
 
 impl AccountRow {
-    /// The row as it is after so many restores of the store. An account jumps only with its first commit after a restore,
-    /// so what is stored may be behind.
+    /// The row after this many restores of the store. A restore is applied to an account only with its first commit after it, so
+    /// the stored row may lag behind.
     pub(super) fn after_restores(mut self, restores: u64) -> Self {
         let jump = restores.saturating_sub(self.restores).saturating_mul(RESTORE_JUMP);
         if jump > 0 {
@@ -333,7 +333,7 @@ impl AccountRow {
         self
     }
 
-    /// Takes a revision before which no changes can be calculated.
+    /// Takes a new revision; changes since earlier ones can't be calculated.
     pub(super) fn cut_history(&mut self) {
         self.revision.0 += 1;
         for share in &mut self.kinds {
@@ -341,7 +341,7 @@ impl AccountRow {
         }
     }
 
-    /// The row of an account that is moved.
+    /// The row of an account that is being moved.
     pub(super) fn of_head(head: &AccountHead) -> Self {
         let gap = |gap: &RevisionGap| Gap { after: gap.after, until: gap.until };
         let share = |kind: &KindHead| KindRow {
@@ -362,7 +362,7 @@ impl AccountRow {
         }
     }
 
-    /// What the row says of an account that is moved, and whose last commit was at this time.
+    /// The head of an account that is being moved, and whose last commit was at this time.
     pub(super) fn head(&self, account: AccountId, committed_at: Timestamp) -> AccountHead {
         let gap = |gap: &Gap| RevisionGap { after: gap.after, until: gap.until };
         let kind = |share: &KindRow| KindHead {
@@ -385,7 +385,7 @@ impl AccountRow {
         }
     }
 
-    /// The commits that were made.
+    /// The number of commits that were made.
     pub(super) fn commits(&self) -> u64 {
         let left_out: u64 = self.gaps.iter().map(|gap| gap.until.0.saturating_sub(gap.after.0)).sum();
         self.revision.0.saturating_sub(left_out)
@@ -402,13 +402,13 @@ impl AccountRow {
         (since < floor).then_some(floor)
     }
 
-    /// What is known of a kind; zeros when it was never touched.
+    /// The part about a kind; zeros when it was never touched.
     pub(super) fn kind(&self, kind: Kind) -> KindRow {
         let found = self.kinds.iter().find(|known| known.kind == kind);
         found.copied().unwrap_or(KindRow { kind, ..KindRow::default() })
     }
 
-    /// A kind's share, to be changed; it is made when the kind was never touched.
+    /// The part about a kind, to be changed; it is created when the kind was never touched.
     pub(super) fn kind_mut(&mut self, kind: Kind) -> &mut KindRow {
         let place = self.kinds.partition_point(|known| known.kind < kind);
         let is_known = self.kinds.get(place).is_some_and(|known| known.kind == kind);
@@ -418,7 +418,7 @@ impl AccountRow {
         self.kinds.get_mut(place).expect("it was there, or has just been inserted")
     }
 
-    /// The row as bytes.
+    /// Encodes the row.
     pub(super) fn encode(&self) -> KeyBuf {
         let mut value = KeyBuf::new();
         value.put_number(self.revision.0);
@@ -441,7 +441,7 @@ impl AccountRow {
         value
     }
 
-    /// The row of bytes; `None` when they are none.
+    /// Decodes a row; `None` when it is malformed.
     pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
         let revision = Revision(take_count(&mut value)?);
         let next_id = RecordId(take_count(&mut value)?);
@@ -475,7 +475,7 @@ fn decode_kind(value: &mut &[u8]) -> Option<KindRow> {
     })
 }
 
-/// The account of a key of `ACCOUNT`.
+/// Decodes a key of `ACCOUNT`.
 pub(super) fn decode_account_key(mut key: &[u8]) -> Option<AccountId> {
     let account = take_account(&mut key)?;
     key.is_empty().then_some(account)
@@ -486,7 +486,7 @@ pub(super) fn take_account(bytes: &mut &[u8]) -> Option<AccountId> {
     u32::try_from(take_number(bytes)?).ok().map(AccountId)
 }
 
-/// The account, kind and id of a key of `STATE`.
+/// Decodes a key of `STATE`: account, kind and id.
 pub(super) fn decode_state_key(mut key: &[u8]) -> Option<(AccountId, Kind, RecordId)> {
     let account = take_account(&mut key)?;
     let kind = Kind(take_byte(&mut key)?);
@@ -494,19 +494,19 @@ pub(super) fn decode_state_key(mut key: &[u8]) -> Option<(AccountId, Kind, Recor
     key.is_empty().then_some((account, kind, id))
 }
 
-/// The number of a key of `BODY`.
+/// Decodes a key of `BODY`.
 pub(super) fn decode_body_key(mut key: &[u8]) -> Option<BodyNumber> {
     let number = take_count(&mut key)?;
     key.is_empty().then_some(BodyNumber(number))
 }
 
-/// The position of a key of `FEED`.
+/// Decodes a key of `FEED`.
 pub(super) fn decode_feed_key(mut key: &[u8]) -> Option<Position> {
     let position = take_count(&mut key)?;
     key.is_empty().then_some(Position(position))
 }
 
-/// A row of `FEED` as bytes.
+/// Encodes a row of `FEED`.
 pub(super) fn encode_feed(touched: &Touched) -> KeyBuf {
     let mut value = account_key(touched.account);
     value.put_number(touched.revision.0);
@@ -514,7 +514,7 @@ pub(super) fn encode_feed(touched: &Touched) -> KeyBuf {
     value
 }
 
-/// What a row of `FEED` says; `None` when its bytes are none.
+/// Decodes a row of `FEED`; `None` when it is malformed.
 pub(super) fn decode_feed(key: &[u8], mut value: &[u8]) -> Option<Touched> {
     let position = decode_feed_key(key)?;
     let account = take_account(&mut value)?;
@@ -524,7 +524,7 @@ pub(super) fn decode_feed(key: &[u8], mut value: &[u8]) -> Option<Touched> {
     value.is_empty().then_some(Touched { position, account, revision, committed_at })
 }
 
-/// The name of a key of `FOLLOWER`, and the account if it is a row of one.
+/// Decodes a key of `FOLLOWER`: the name, and the account if it is a row of one.
 pub(super) fn decode_follower_key(mut key: &[u8]) -> Option<(String, Option<AccountId>)> {
     let name = String::from_utf8(take_text(&mut key)?).ok()?;
     if key.is_empty() {
@@ -534,12 +534,11 @@ pub(super) fn decode_follower_key(mut key: &[u8]) -> Option<(String, Option<Acco
     key.is_empty().then_some((name, Some(account)))
 }
 
-/// Takes a value that [`crate::entries::pack_value`] appended from the front, without looking at it; `None` when the bytes
-/// end within it.
+/// Skips a value that [`crate::entries::pack_value`] appended, without decoding it; `None` when the bytes end within it.
 pub(super) fn skip_value(bytes: &mut &[u8]) -> Option<()> {
     let first = take_byte(bytes)?;
     if first <= 8 {
-        return take_bytes(bytes, usize::from(first)).map(|_| ()); // a number of so many bytes
+        return take_bytes(bytes, usize::from(first)).map(|_| ()); // a number with this many bytes
     }
     loop {
         let is_end = take_byte(bytes)? == 0 && take_byte(bytes)? == 0;
@@ -549,7 +548,7 @@ pub(super) fn skip_value(bytes: &mut &[u8]) -> Option<()> {
     }
 }
 
-/// Takes a byte that is 0 or 1 from the front.
+/// Takes a flag, a byte that is 0 or 1, from the front.
 fn take_flag(bytes: &mut &[u8]) -> Option<bool> {
     match take_byte(bytes)? {
         0 => Some(false),
@@ -558,19 +557,19 @@ fn take_flag(bytes: &mut &[u8]) -> Option<bool> {
     }
 }
 
-/// Takes a number that counts something from the front.
+/// Takes a counter from the front.
 fn take_count(bytes: &mut &[u8]) -> Option<u64> {
     take_number(bytes).filter(|count| *count < COUNT_MAX)
 }
 
-/// A packed number that is a whole value.
+/// Encodes a value that consists of one packed number.
 pub(super) fn encode_number(number: u64) -> KeyBuf {
     let mut value = KeyBuf::new();
     value.put_number(number);
     value
 }
 
-/// The number of a value that is one.
+/// Decodes a value that consists of one packed number.
 pub(super) fn decode_number(mut value: &[u8]) -> Option<u64> {
     let number = take_number(&mut value)?;
     value.is_empty().then_some(number)

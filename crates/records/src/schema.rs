@@ -4,32 +4,32 @@ use crate::{Error, Kind, Property};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Index(pub u8);
 
-/// In which order an index keeps its entries.
+/// The order in which an index keeps its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexOrder {
-    /// By the values of its parts: it answers ranges.
+    /// By the values of its parts: supports ranges.
     Ordered,
-    /// By the age of the records first: for values that are random, such as hashes. It answers only when all values are
-    /// given, and costs the same to write however many records there are, where an ordered one would touch a page anywhere
-    /// for each.
+    /// By the age of the records first: for random values such as hashes. It can be queried only with values for all its parts.
+    /// The cost of a write does not depend on how many records there are, whereas an ordered index would touch a random page for
+    /// each.
     Scattered,
 }
 
-/// An index: the properties whose values records are found by.
+/// An index: the properties by whose values records are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexSchema {
-    /// Its number, which stands in the engines' keys.
+    /// Its number in the keys of the engines.
     pub index: Index,
-    /// Its name, for people.
+    /// Its name, for messages.
     pub name: &'static str,
-    /// The properties, from the first compared to the last. A record without a value for one of them is not in the index.
+    /// The properties, in the order of comparison. A record without a value for one of them is not in the index.
     pub parts: Vec<Property>,
     /// Its order.
     pub order: IndexOrder,
 }
 
 impl IndexSchema {
-    /// An index that answers ranges.
+    /// An index that supports ranges.
     pub fn ordered(index: Index, name: &'static str, parts: &[Property]) -> Self {
         Self { index, name, parts: parts.to_vec(), order: IndexOrder::Ordered }
     }
@@ -43,13 +43,13 @@ impl IndexSchema {
 /// A kind of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindSchema {
-    /// Its number, which stands in the engines' keys.
+    /// Its number in the keys of the engines.
     pub kind: Kind,
-    /// Its name, for people.
+    /// Its name, for messages.
     pub name: &'static str,
     /// Its properties and their names.
     pub properties: Vec<(Property, &'static str)>,
-    /// The properties that count what was given out, see [`KindSchema::counter`].
+    /// The properties that contain numbers given to clients, see [`KindSchema::counter`].
     pub counters: Vec<Property>,
     /// Its indexes.
     pub indexes: Vec<IndexSchema>,
@@ -61,22 +61,22 @@ impl KindSchema {
         Self { kind, name, properties: Vec::new(), counters: Vec::new(), indexes: Vec::new() }
     }
 
-    /// The same with one more property.
+    /// Adds a property.
     #[must_use]
     pub fn property(mut self, property: Property, name: &'static str) -> Self {
         self.properties.push((property, name));
         self
     }
 
-    /// The same with one more property, whose numbers say what was given out to clients and must not be given again, as the
-    /// UIDs of IMAP are. They are [`crate::RESTORE_JUMP`] higher after a restore. No index may have it.
+    /// Adds a property whose numbers are given to clients and must not be assigned again, such as the UIDs of IMAP. They are
+    /// [`crate::RESTORE_JUMP`] higher after a restore. No index may contain it.
     #[must_use]
     pub fn counter(mut self, property: Property, name: &'static str) -> Self {
         self.counters.push(property);
         self.property(property, name)
     }
 
-    /// The same with one more index.
+    /// Adds an index.
     #[must_use]
     pub fn index(mut self, index: IndexSchema) -> Self {
         self.indexes.push(index);
@@ -119,7 +119,7 @@ impl Schema {
     /// The kind with this number.
     ///
     /// # Errors
-    /// `Invalid` when there is none.
+    /// `Invalid` when it does not exist.
     pub fn kind(&self, kind: Kind) -> Result<&KindSchema, Error> {
         let found = self.kinds.iter().find(|known| known.kind == kind);
         found.ok_or_else(|| Error::invalid(format!("there is no kind of records with the number {}", kind.0)))

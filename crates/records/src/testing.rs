@@ -1,4 +1,4 @@
-//! Records in which something happens while they are used, for tests (feature `testing`).
+//! Records with hooks that run while they are used, for tests (feature `testing`).
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::{
 };
 use async_trait::async_trait;
 
-/// What happens before a read or a commit. Each method does nothing by default.
+/// What happens before a read or a commit. By default, each method does nothing.
 #[async_trait]
 pub trait Hook: Send + Sync + 'static {
-    /// Before records are got, queried or counted. With an error, nothing is read.
+    /// Before records are read by id, queried or counted. If this returns an error, nothing is read.
     async fn before_read(&self, _account: AccountId) -> Result<(), Error> {
         Ok(())
     }
@@ -22,17 +22,17 @@ pub trait Hook: Send + Sync + 'static {
     /// Before states are read.
     async fn before_states(&self, _records: &dyn Records, _account: AccountId) {}
 
-    /// Before records are got. With an error, nothing is read.
+    /// Before records are read by id. If this returns an error, nothing is read.
     fn before_get(&self, _get: &Get) -> Result<(), Error> {
         Ok(())
     }
 
-    /// With changes, these are returned instead of those of the records.
+    /// If this returns changes, they replace those of the records.
     fn changes_instead(&self, _since: &ChangesSince) -> Option<Changes> {
         None
     }
 
-    /// Before a commit. With an error, nothing is committed.
+    /// Before a commit. If this returns an error, nothing is committed.
     async fn before_commit(&self, _commit: &Commit) -> Result<(), Error> {
         Ok(())
     }

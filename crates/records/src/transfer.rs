@@ -25,49 +25,51 @@ pub const TRANSFER_BYTES: usize = 1 << 20;
 /// A store that no server has open, for [`copy`] and [`compare`].
 #[derive(Clone)]
 pub struct Moving {
-    /// What servers have of a store. Commits are not for a store that is moved: a copy fails when something was committed.
+    /// The store as servers see it. Don't commit to a store that is being moved: a copy fails if anything was committed.
     pub opened: Opened,
-    /// What a move needs beside it.
+    /// What a move needs in addition.
     pub transfer: std::sync::Arc<dyn Transfer>,
 }
 
-/// Reads and writes everything that a store keeps of its accounts, as it is: ids, revisions, states, floors and positions in
-/// the feed stay the same, and what an account has not yet jumped for a restore is still to come. The checkpoints of followers are moved by [`crate::Feed`].
+/// Reads and writes everything that a store has of its accounts, unchanged: ids, revisions, states, floors and positions in the
+/// feed stay the same, and jumps for restores that an account has not made yet are still made later. The checkpoints of followers
+/// are moved by [`crate::Feed`].
 ///
-/// A store that is written in this way is an *incomplete copy* from [`Transfer::begin`] to [`Transfer::finish`]:
-/// [`crate::open`] refuses it with `Invalid`. Every method may return `Unavailable`, and those that read `Corrupt`.
+/// A store that is written in this way is an *incomplete copy* from [`Transfer::begin`] to [`Transfer::finish`]: [`crate::open`]
+/// refuses it with `Invalid`. Every method may return `Unavailable`, and those that read may return `Corrupt`.
 #[async_trait]
 pub trait Transfer: Send + Sync + 'static {
-    /// What is true of the whole store.
+    /// The state of the store as a whole.
     async fn state(&self) -> Result<TransferState, Error>;
 
-    /// A page of the accounts that ever had a commit, ascending, behind one.
+    /// A page of the accounts that ever had a commit and follow `after`, ascending.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`TRANSFER_ACCOUNTS_MAX`].
     async fn heads(&self, after: Option<AccountId>, limit: usize) -> Result<Vec<AccountHead>, Error>;
 
-    /// A page of the rows of an account behind one, in the order of [`RowKey`]. It is empty only when there are no more. A damaged
-    /// row is [`Row::Damaged`], and the next ones follow.
+    /// A page of the rows of an account that follow `after`, in the order of [`RowKey`]. It is empty only when there are no more. A
+    /// damaged row is returned as [`Row::Damaged`], and the rows after it follow.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`TRANSFER_ROWS_MAX`].
     async fn rows(&self, account: AccountId, after: Option<RowKey>, limit: usize) -> Result<Vec<Row>, Error>;
 
-    /// Makes the store an incomplete copy of one that was restored so many times. It may be one already.
+    /// Makes the store an incomplete copy of a store with this many restores. It may be an incomplete copy already.
     ///
     /// # Errors
-    /// `Invalid` when the engine can't hold a store that was restored; `Conflict` for a store without accounts to which commits
-    /// were begun that were never made, with an engine that can't tell their positions from those to be copied.
+    /// `Invalid` when the engine can't hold a store that was restored; `Conflict` for a store without accounts in which commits
+    /// were begun but never made, if the engine can't tell their positions from those to be copied.
     async fn begin(&self, restores: u64) -> Result<(), Error>;
 
-    /// Removes an account with everything that it has, also rows whose account was never ended by [`Transfer::put`], and what is
-    /// left of a call that failed or was broken off. What such a call still has under way is not made any more.
+    /// Removes an account and everything that it has, including rows whose account was never completed by [`Transfer::put`], and
+    /// leftovers of a call that failed or was interrupted. Writes of such a call that are still in progress are not applied any
+    /// more.
     async fn clear(&self, account: AccountId) -> Result<(), Error>;
 
-    /// Stores rows of an account that has none of them yet and, with `head`, ends it: [`Transfer::heads`] has the account
-    /// only from then on, with all rows of all calls. Durable when it returns. A call that fails or is broken off may have stored some
-    /// of the rows, and has ended the account or not: [`Transfer::clear`] comes before it is tried again.
+    /// Stores rows of an account that has none of them yet. With `head`, completes the account: only then does
+    /// [`Transfer::heads`] return it, with all rows of all calls. Durable when it returns. A call that fails or is interrupted
+    /// may have stored some of the rows, and may have completed the account: call [`Transfer::clear`] before retrying.
     ///
     /// # Errors
     /// `Corrupt` for a [`Row::Damaged`].
@@ -77,7 +79,7 @@ pub trait Transfer: Send + Sync + 'static {
     async fn finish(&self) -> Result<(), Error>;
 }
 
-/// What is true of a whole store.
+/// The state of a store as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferState {
     /// See [`crate::Upkeep::identity`].
@@ -88,7 +90,7 @@ pub struct TransferState {
     pub is_incomplete: bool,
 }
 
-/// What is true of an account beside its rows.
+/// The state of an account, without its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountHead {
     /// The account.
@@ -99,14 +101,14 @@ pub struct AccountHead {
     pub next_id: RecordId,
     /// Where its last commit is in the feed.
     pub position: Position,
-    /// When that was made, to the millisecond.
+    /// When that commit was made, in milliseconds.
     pub committed_at: Timestamp,
-    /// For how many restores of the store its revision, its next id and the counters of its records have jumped. Each commit makes
-    /// up what is missing.
+    /// For how many restores of the store its revision, its next id and the counters of its records have been raised. The next
+    /// commit makes up for the rest.
     pub restores: u64,
     /// Whether it is being erased.
     pub is_erasing: bool,
-    /// Revisions that restores have left out, ascending.
+    /// Revisions that restores have skipped, ascending.
     pub gaps: Vec<RevisionGap>,
     /// Each kind that was ever touched, ascending.
     pub kinds: Vec<KindHead>,
@@ -119,23 +121,23 @@ impl AccountHead {
     }
 }
 
-/// Revisions that a restore has left out: those between the two.
+/// Revisions that a restore has skipped: those between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RevisionGap {
-    /// The last revision before.
+    /// The last revision before the gap.
     pub after: Revision,
-    /// The first revision behind.
+    /// The first revision after the gap.
     pub until: Revision,
 }
 
-/// What is true of a kind in an account.
+/// The state of a kind in an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindHead {
     /// The kind.
     pub kind: Kind,
-    /// The commit that last touched it.
+    /// The revision that last touched it.
     pub state: Revision,
-    /// Changes since before this revision can't be calculated.
+    /// Changes since revisions before this one can't be calculated.
     pub floor: Revision,
     /// Records that exist.
     pub records: u64,
@@ -146,16 +148,16 @@ pub struct KindHead {
 /// A record, or what is left of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// A record that exists.
+    /// An existing record.
     Record(Record),
-    /// A destroyed one.
+    /// A destroyed record.
     Tombstone(Tombstone),
     /// Either of them, when it can't be read.
     Damaged(RowKey, Damage),
 }
 
 impl Row {
-    /// What the row is found by.
+    /// The key of the row.
     pub fn key(&self) -> RowKey {
         match self {
             Self::Record(record) => RowKey::Record(record.kind, record.id),
@@ -195,12 +197,12 @@ impl Row {
     }
 }
 
-/// What a row of an account is found by: records come first.
+/// The key of a row of an account. Records come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
     /// A record.
     Record(Kind, RecordId),
-    /// What the revision has destroyed.
+    /// A record destroyed by this revision.
     Tombstone(Kind, Revision, RecordId),
 }
 
@@ -229,15 +231,15 @@ pub struct Tombstone {
     pub kind: Kind,
     /// Its id.
     pub id: RecordId,
-    /// The commit that created it.
+    /// The revision that created it.
     pub created: Revision,
-    /// The commit that destroyed it.
+    /// The revision that destroyed it.
     pub revision: Revision,
-    /// When that was, in seconds since 1970.
+    /// When it was destroyed, in seconds since 1970.
     pub destroyed_seconds: u64,
 }
 
-/// A page of rows while it is filled.
+/// A page of rows that is being filled.
 pub(crate) struct RowPage {
     rows: Vec<Row>,
     bytes: usize,
@@ -254,7 +256,7 @@ impl RowPage {
         self.rows.push(row);
     }
 
-    /// The rows for which there is room.
+    /// How many more rows fit.
     pub(crate) fn room(&self) -> usize {
         if self.bytes >= TRANSFER_BYTES { 0 } else { self.limit - self.rows.len().min(self.limit) }
     }
@@ -268,7 +270,7 @@ impl RowPage {
     }
 }
 
-/// An incomplete copy, which no server may open. This is no `Conflict`: no process holds it, and waiting does not help.
+/// An incomplete copy, which no server may open. Not a `Conflict`: no process holds it, and waiting does not help.
 pub(crate) fn incomplete() -> Error {
     Error::invalid(
         "the records are an incomplete copy of others: run `restante records copy` again to finish it, or remove them",
@@ -299,7 +301,7 @@ impl<'m> Heads<'m> {
     }
 }
 
-/// An account of one of two stores, or of both.
+/// An account in one of two stores, or in both.
 enum HeadPair {
     Left(AccountHead),
     Right(AccountHead),
@@ -344,7 +346,7 @@ impl<'m> HeadPairs<'m> {
     }
 }
 
-/// The rows that the accounts of a store have.
+/// The number of rows of all accounts of a store.
 async fn count_rows(store: &Moving) -> Result<u64, Error> {
     let mut heads = Heads::of(store);
     let mut rows = 0;

@@ -1,8 +1,7 @@
-//! What every engine refuses before it looks at what it has: one place for the bounds and the schema.
+//! What every engine refuses before it looks at its data: limits and the schema, checked in one place.
 //!
-//! A commit is checked in this order, so that all engines give the same error for a commit with several faults:
-//! [`check_commit`], then each precondition by [`check_state`], then whether the records of the changes are there
-//! ([`no_such_record`]).
+//! A commit is checked in this order, so that all engines return the same error for a commit with several faults:
+//! [`check_commit`], then each precondition by [`check_state`], then whether the changed records exist ([`no_such_record`]).
 
 use std::{collections::HashSet, ops::Bound};
 
@@ -17,14 +16,14 @@ use crate::{
 
 /// The id of the first record of an account.
 pub(crate) const FIRST_ID: RecordId = RecordId(1);
-/// The most preconditions of a commit: one for each kind that there can be.
+/// The most preconditions of a commit: one for each possible kind.
 const EXPECT_MAX: usize = 256;
-/// What a blob id counts towards the bytes of a commit.
+/// How many bytes a blob id counts for in the size of a commit.
 const BLOB_ID_BYTES: usize = 32;
-/// What a number, or a value that becomes one, counts towards the bytes of a commit.
+/// How many bytes a number, or a value that becomes one, counts for in the size of a commit.
 const NUMBER_BYTES: usize = 8;
 
-/// Refuses blobs that are not durable, where commits don't make them so.
+/// Refuses unsynced blobs, for engines whose commits don't make them durable.
 pub(crate) fn check_synced(gates: &[Gate]) -> Result<(), Error> {
     match gates.iter().find_map(Gate::unsynced) {
         Some(blob) => Err(Error::invalid(format!("blob {} was put without a sync", blob.id))),
@@ -32,7 +31,7 @@ pub(crate) fn check_synced(gates: &[Gate]) -> Result<(), Error> {
     }
 }
 
-/// Refuses a commit that no store could take.
+/// Refuses a commit that no store can accept.
 pub(crate) fn check_commit(schema: &Schema, commit: &Commit) -> Result<(), Error> {
     check_at_most("preconditions", commit.expect.len(), EXPECT_MAX)?;
     check_at_most("changes", commit.changes.len(), COMMIT_CHANGES_MAX)?;
@@ -53,7 +52,7 @@ pub(crate) fn check_commit(schema: &Schema, commit: &Commit) -> Result<(), Error
     check_at_most("bytes of bodies and properties", bytes, COMMIT_BYTES_MAX)
 }
 
-/// Checks a change of a commit with so many creates, and answers what it counts towards the bytes of the commit.
+/// Checks a change of a commit with `creates` creates; returns its share of the commit's size in bytes.
 fn check_change(kind: &KindSchema, change: &Change, creates: usize) -> Result<usize, Error> {
     let (body, properties) = match change {
         Change::Create { body, properties, .. } => (Some(body), Some(properties)),
@@ -90,7 +89,7 @@ fn check_properties(kind: &KindSchema, properties: &Properties, creates: usize) 
     Ok(bytes)
 }
 
-/// Checks a value in a commit with so many creates, and answers its bytes.
+/// Checks a value in a commit with `creates` creates; returns its size in bytes.
 fn check_value(value: &Value, creates: usize) -> Result<usize, Error> {
     match value {
         Value::Number(_) | Value::Revision => Ok(NUMBER_BYTES),
@@ -115,7 +114,7 @@ fn check_stored_value(value: &Value) -> Result<(), Error> {
     check_value(value, 0).map(|_| ())
 }
 
-/// Refuses a commit that expects a kind to be in another state.
+/// Refuses a commit that expects the kind to be in another state.
 pub(crate) fn check_state(kind: Kind, expected: Revision, state: Revision) -> Result<(), Error> {
     if state == expected {
         return Ok(());
@@ -124,7 +123,7 @@ pub(crate) fn check_state(kind: Kind, expected: Revision, state: Revision) -> Re
     Err(Error::conflict(what))
 }
 
-/// The error for a record that is to be changed and is not there.
+/// The error for a record that is to be changed but does not exist.
 pub(crate) fn no_such_record(kind: Kind, id: RecordId) -> Error {
     Error::not_found(format!("there is no record {} of kind {}", id.0, kind.0))
 }
@@ -142,12 +141,12 @@ pub(crate) fn check_get(schema: &Schema, get: &Get) -> Result<(), Error> {
     check_at_most("ids", get.ids.len(), GET_RECORDS_MAX)
 }
 
-/// A query that can be answered: what it names.
+/// A valid query: its index and the position of its cursor.
 pub(crate) struct CheckedQuery<'s> {
     /// The index.
     pub(crate) index: &'s IndexSchema,
-    /// The place of its cursor. In an ordered index what follows is behind the place as a whole, whatever the query's own
-    /// values are; in a scattered one behind its id.
+    /// The position of its cursor. In an ordered index the walk continues after the whole position, regardless of the query's own
+    /// values; in a scattered index, after its id.
     pub(crate) after: Option<EntryKey>,
 }
 
@@ -156,7 +155,7 @@ pub(crate) fn check_queries(queries: &[Query]) -> Result<(), Error> {
     check_at_most("queries", queries.len(), QUERIES_MAX)
 }
 
-/// Refuses a query that its index can't answer, and reads its cursor.
+/// Refuses a query that its index can't answer, and decodes its cursor.
 pub(crate) fn check_query<'s>(schema: &'s Schema, query: &Query) -> Result<CheckedQuery<'s>, Error> {
     let kind = schema.kind(query.kind)?;
     let Some(index) = kind.find_index(query.index) else {
@@ -188,7 +187,7 @@ pub(crate) fn check_query<'s>(schema: &'s Schema, query: &Query) -> Result<Check
     Ok(CheckedQuery { index, after })
 }
 
-/// Refuses a question for changes of an unknown kind, or with a limit that is out of bounds.
+/// Refuses a request for changes of an unknown kind, or with a limit that is out of range.
 pub(crate) fn check_changes(schema: &Schema, since: &ChangesSince) -> Result<(), Error> {
     if let Some(kind) = since.kind {
         schema.kind(kind)?;
@@ -196,8 +195,8 @@ pub(crate) fn check_changes(schema: &Schema, since: &ChangesSince) -> Result<(),
     check_limit(since.limit, CHANGES_MAX)
 }
 
-/// Refuses a revision that an account has not reached, or below the floor of its history. Of all kinds the floor is the
-/// highest of theirs.
+/// Refuses a revision that an account has not reached, or that is below the floor of its history. For all kinds, the floor is the
+/// highest one of them.
 pub(crate) fn check_since(
     account: AccountId,
     since: Revision,
@@ -218,7 +217,7 @@ pub(crate) fn check_since(
     Ok(())
 }
 
-/// [`check_since`] of all kinds for a follower: what was forgotten before it began is no obstacle.
+/// [`check_since`] of all kinds for a follower: what was forgotten before [`FeedRequest::began`] is no obstacle.
 pub(crate) fn check_feed_since(
     account: AccountId,
     request: &FeedRequest,
@@ -229,27 +228,27 @@ pub(crate) fn check_feed_since(
     check_since(account, request.since, revision, if is_obstacle { floor } else { Revision(0) })
 }
 
-/// Refuses a page of changes for a follower that is empty or too long.
+/// Refuses a page size of 0 or above the limit, for the changes that a follower requests.
 pub(crate) fn check_follow(request: &FeedRequest) -> Result<(), Error> {
     check_limit(request.limit, CHANGES_MAX)
 }
 
-/// Refuses a page of accounts that is empty or too long.
+/// Refuses a page size of 0 or above the limit, for accounts.
 pub(crate) fn check_touched(limit: usize) -> Result<(), Error> {
     check_limit(limit, TOUCHED_MAX)
 }
 
-/// Refuses a page of a dump that is empty or too long.
+/// Refuses a page size of 0 or above the limit, for a dump.
 pub(crate) fn check_dump(limit: usize) -> Result<(), Error> {
     check_limit(limit, DUMP_RECORDS_MAX)
 }
 
-/// Refuses a page of accounts of a store that is moved.
+/// Refuses a page size of 0 or above the limit, for the accounts of a store that is being moved.
 pub(crate) fn check_heads(limit: usize) -> Result<(), Error> {
     check_limit(limit, TRANSFER_ACCOUNTS_MAX)
 }
 
-/// Refuses a page of rows of a store that is moved.
+/// Refuses a page size of 0 or above the limit, for the rows of a store that is being moved.
 pub(crate) fn check_rows(limit: usize) -> Result<(), Error> {
     check_limit(limit, TRANSFER_ROWS_MAX)
 }
@@ -262,7 +261,7 @@ pub(crate) fn check_follower_name(name: &str) -> Result<(), Error> {
     check_at_most("bytes in the name of a follower", name.len(), FOLLOWER_NAME_BYTES_MAX)
 }
 
-/// Refuses a checkpoint of a follower without a proper name or of too many accounts.
+/// Refuses a checkpoint with an invalid follower name or too many accounts.
 pub(crate) fn check_checkpoint(follower: &str, accounts: usize) -> Result<(), Error> {
     check_follower_name(follower)?;
     check_at_most("accounts", accounts, TOUCHED_MAX)

@@ -4,24 +4,24 @@ use tokio::sync::{Notify, broadcast};
 
 use crate::{AccountId, Position, Revision};
 
-/// Announcements that wait for a slow watcher at most.
+/// The most announcements that wait for a slow watcher.
 const WAITING_MAX: usize = 1_024;
 
-/// Something was committed.
+/// The announcement of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// In this account.
+    /// The account.
     pub account: AccountId,
-    /// This revision of it can be seen, and all before it.
+    /// This revision of the account is visible, and all before it.
     pub revision: Revision,
 }
 
-/// So many announcements were left out, because the watcher was slow.
+/// This many announcements were left out, because the watcher was slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} announcements of commits were left out: the watcher was slow")]
 pub struct Lagged(pub u64);
 
-/// Tells which accounts have been committed to.
+/// Receives announcements of commits.
 pub struct Watch {
     announcements: broadcast::Receiver<Announcement>,
     wake: Arc<Notify>,
@@ -31,7 +31,7 @@ impl Watch {
     /// The next announcement; `None` when the store is gone.
     ///
     /// # Errors
-    /// [`Lagged`] when announcements were left out; those after them follow.
+    /// [`Lagged`] when announcements were left out; the later ones follow.
     pub async fn next(&mut self) -> Option<Result<Announcement, Lagged>> {
         let Self { announcements, wake } = self;
         loop {
@@ -39,7 +39,7 @@ impl Watch {
                 return next;
             }
             let mut woken = pin!(wake.notified());
-            woken.as_mut().enable(); // before the last look, so that no announcement falls between
+            woken.as_mut().enable(); // before the last look, so that no announcement is missed
             if let Some(next) = look(announcements) {
                 return next;
             }
@@ -48,7 +48,7 @@ impl Watch {
     }
 }
 
-/// The next announcement, if there is one already, or `None` in its place when the store is gone.
+/// The next announcement if there is one already; `None` in its place when the store is gone.
 fn look(
     announcements: &mut broadcast::Receiver<Announcement>,
 ) -> Option<Option<Result<Announcement, Lagged>>> {
@@ -60,7 +60,7 @@ fn look(
     }
 }
 
-/// A commit, as servers on one store announce it to each other.
+/// A commit, as the servers of one store announce it to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCommit {
     /// The account.
@@ -71,13 +71,14 @@ pub struct PeerCommit {
     pub position: Position,
 }
 
-/// For engines that look for the commits of other servers at intervals: when the commits of each server are passed to the others by other
-/// means, they are announced at once. What is not passed is found by the next look.
+/// For engines that poll for the commits of other servers: if the commits of each server are also passed to the others by other
+/// means, they are announced at once. Commits that are not passed are found by the next poll.
 pub trait Peers: Send + Sync + 'static {
     /// The commits of this server from now on.
     fn commits(&self) -> PeerCommits;
 
-    /// Announces a commit of another server by [`crate::Records::watch`], unless that was done. It must be visible, and of this store.
+    /// Announces a commit of another server through [`crate::Records::watch`], unless it was announced already. The commit must
+    /// be visible, and of this store.
     fn announce(&self, commit: PeerCommit);
 }
 
@@ -85,7 +86,7 @@ pub trait Peers: Send + Sync + 'static {
 pub struct PeerCommits(broadcast::Receiver<PeerCommit>);
 
 impl PeerCommits {
-    /// Waits for the next commit; `None` when the store is gone. Those that a slow receiver misses are left out.
+    /// Waits for the next commit; `None` when the store is gone. A slow receiver misses commits.
     pub async fn next(&mut self) -> Option<PeerCommit> {
         loop {
             match self.0.recv().await {
@@ -97,16 +98,16 @@ impl PeerCommits {
     }
 }
 
-/// Passes on the commits of this server.
+/// Sends the commits of this server to receivers.
 pub struct PeerSender(broadcast::Sender<PeerCommit>);
 
 impl PeerSender {
-    /// Without receivers.
+    /// A sender without receivers.
     pub fn new() -> Self {
         Self(broadcast::Sender::new(WAITING_MAX))
     }
 
-    /// Passes a commit to all receivers; without waiting for slow ones.
+    /// Sends a commit to all receivers, without waiting for slow ones.
     pub fn send(&self, commit: PeerCommit) {
         let _ = self.0.send(commit); // fails when nobody receives
     }
@@ -125,13 +126,13 @@ impl Default for PeerSender {
 
 /// Sends announcements. Clones share their watchers.
 ///
-/// Watchers find an announcement when they look, and those that wait are woken separately: an engine wakes them after it has answered,
-/// so that the one who waits for the answer comes first.
+/// Sending an announcement and waking the waiting watchers are separate: an engine wakes them after it has answered, so that the
+/// caller of the commit comes first.
 #[derive(Clone)]
 pub(crate) struct Announcer(Arc<Channel>);
 
 struct Channel {
-    /// `None` while this is dropped.
+    /// `None` during drop.
     announcements: Option<broadcast::Sender<Announcement>>,
     wake: Arc<Notify>,
 }
@@ -142,20 +143,20 @@ impl Announcer {
         Self(Arc::new(Channel { announcements, wake: Arc::default() }))
     }
 
-    /// Announces a commit, and wakes those who wait for one.
+    /// Sends an announcement, and wakes the waiting watchers.
     pub(crate) fn announce(&self, announcement: Announcement) {
         self.send(announcement);
         self.wake();
     }
 
-    /// Announces a commit to those who look.
+    /// Sends an announcement without waking watchers.
     pub(crate) fn send(&self, announcement: Announcement) {
         if let Some(announcements) = &self.0.announcements {
             let _ = announcements.send(announcement); // fails when nobody watches
         }
     }
 
-    /// Wakes those who wait for an announcement.
+    /// Wakes the waiting watchers.
     pub(crate) fn wake(&self) {
         self.0.wake.notify_waiters();
     }
@@ -171,7 +172,7 @@ impl Announcer {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.announcements = None; // first, so that those who are woken find it gone
+        self.announcements = None; // first, so that the watchers that are woken see that it is gone
         self.wake.notify_waiters();
     }
 }
@@ -186,7 +187,7 @@ mod tests {
 
     const FIRST: Announcement = Announcement { account: AccountId(1), revision: Revision(1) };
 
-    /// Whether a watch has ended or has something within a moment.
+    /// The next item of a watch, if there is one within a moment.
     async fn next(watch: &mut Watch) -> Option<Option<Result<Announcement, Lagged>>> {
         timeout(Duration::from_millis(20), watch.next()).await.ok()
     }

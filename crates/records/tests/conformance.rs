@@ -1,4 +1,4 @@
-//! Every promise of the contracts of records, on every engine: one named test for each (engine, promise).
+//! Every promise of the contracts of records, on every engine: one named test for each pair (engine, promise).
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -46,12 +46,12 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use common::engines::{Engine, TestStore, arguments, run, trial, trial_of_all};
 
-/// What a promise is tried on: the place of a store on some engine.
+/// What a promise is tested on: the place of a store on some engine.
 pub(crate) type Subject = Arc<TestStore>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, the engines that it is tried on, and the test.
+/// A promise: its name, the engines that it is tested on, and the test.
 pub(crate) struct Promise {
     /// The module of the test.
     room: &'static str,
@@ -60,24 +60,24 @@ pub(crate) struct Promise {
     run: Run,
 }
 
-/// Whose promise it is.
+/// The engines that make a promise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// Every engine's.
+    /// Every engine.
     Any,
-    /// That of engines that keep what they have when they are closed.
+    /// Engines that keep their data when they are closed.
     Disk,
-    /// That of engines that keep it in files of their own.
+    /// Engines that keep it in files of their own.
     Files,
-    /// That of engines that don't.
+    /// Engines that don't.
     NoFiles,
-    /// That of engines that several processes have open at once.
+    /// Engines whose store several processes can have open at once.
     Shared,
-    /// That of engines whose copies are of one moment, also while others commit.
+    /// Engines whose copies are as of one moment, even while others commit.
     Moment,
-    /// That of the engine with a database that takes SQL.
+    /// The engine with a database that takes SQL.
     Sql,
-    /// That of the engine with one that takes CQL.
+    /// The engine with a database that takes CQL.
     Cql,
 }
 

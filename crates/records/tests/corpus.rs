@@ -1,7 +1,7 @@
 //! The fuzz targets' properties of packed properties, cursors and rows over their committed seeds.
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-/// Runs a property over the seeds of a target, and answers how many there are.
+/// Runs a property over the seeds of a target, and returns how many there are.
 fn run(target: &str, property: fn(&[u8])) -> usize {
     let corpus = std::path::Path::new("../../tests/fuzz/corpus");
     let seeds = std::fs::read_dir(corpus.join(target)).unwrap();

@@ -1,5 +1,5 @@
 //! Faults of the network between servers and the database that they share: whatever happens to connections, what was acknowledged
-//! is there, what was refused is not, and nobody reads backwards. See `common/history.rs` for what is checked.
+//! exists, what was refused does not, and no reader goes back. See `common/history.rs` for what is checked.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -50,7 +50,7 @@ const CUTS: u64 = 40;
 const DEATHS: u64 = 12;
 /// Seconds of random faults. `RESTANTE_FAULT_SECONDS=600` for a long run.
 const SECONDS: u64 = 8;
-/// How long something that must come may take.
+/// How long an expected event may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -110,8 +110,8 @@ async fn behind_proxy(place: &TestStore) -> (Proxy, Opened) {
     proxied(impatient(place)).await
 }
 
-/// Opens a store whose connections go through a proxy. Of several nodes of Cassandra that is the first, which the server learns the
-/// others from.
+/// Opens a store whose connections go through a proxy. With several nodes of Cassandra, only the first is proxied; the server
+/// learns the others from it.
 async fn proxied(config: Config) -> (Proxy, Opened) {
     let url = match &config.url {
         EngineUrl::Postgres(url) => url,
@@ -149,7 +149,7 @@ async fn commit_in_the_end(opened: &Opened, history: &History, account: AccountI
     }
 }
 
-/// Calls waited for the time-out of their statement, because a connection that has ended did not end the requests on it.
+/// Calls waited for the time-out of their statement, because a connection that ended did not end the requests on it.
 async fn a_lost_connection_is_noticed_without_a_time_out(place: Arc<TestStore>) {
     let hour = nonzero!(3_600_000);
     let postgres = PostgresConfig { statement_timeout_ms: hour, ..place.config.postgres };
@@ -201,7 +201,7 @@ async fn a_commit_that_is_cut_at_any_byte_is_made_once_or_not_at_all(place: Arc<
     }
     let counts = history.check(&other).await;
     eprintln!("{counts:?}, {happened} cuts: {:?}", history.errors());
-    // The server asks the database, which can be reached, what became of a commit in doubt.
+    // The server queries the database, which is reachable, for the outcome of a commit in doubt.
     assert_eq!(counts.made_unknown, 0, "{counts:?}");
 }
 
@@ -226,7 +226,7 @@ async fn a_commit_whose_answer_does_not_come_is_settled(place: Arc<TestStore>) {
         assert!(start.elapsed() < PATIENCE, "no answer is held back");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // It is made, unless the database gave up, though the one who made it can't know. Others go on.
+    // It is made, unless the database gave up, though its client can't know. Others go on.
     commit_in_the_end(&other, &history, A).await;
     commit_in_the_end(&other, &history, B).await;
     let is_given_up = commit.is_finished();
@@ -308,8 +308,9 @@ async fn a_database_that_is_away_refuses_and_comes_back(place: Arc<TestStore>) {
     history.check(&opened).await;
 }
 
-/// A server dies between its bodies, the commit and the feed: after each number of bytes that it sends in a commit, or that it is sent.
-/// Another one settles what it has begun, no record lacks its body, and a follower sees every commit, though nobody commits to that account afterwards.
+/// A server dies between its bodies, the commit and the feed: after each number of bytes that it sends or receives in a commit.
+/// Another one settles what was begun, no record lacks its body, and a follower sees every commit, though nobody commits to that
+/// account afterwards.
 async fn a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing(place: Arc<TestStore>) {
     let other = beside(&place).await;
     let history = History::default();
@@ -321,7 +322,7 @@ async fn a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing(
         for _ in 0..2 {
             commit_in_the_end(&opened, &history, account).await;
         }
-        // Without answers a server sends nothing that follows from them.
+        // Without answers a server sends nothing that depends on them.
         let direction = BOTH[number as usize % 2];
         let before = proxy.passed(direction);
         commit_in_the_end(&opened, &history, account).await;
@@ -336,7 +337,7 @@ async fn a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing(
         happened += u64::from(!proxy.is_armed(direction));
         proxy.refuse().await;
         proxy.cut();
-        // Nothing of it is closed in order. Its threads may wait for the database, which they don't reach.
+        // It is not closed in order. Its threads may wait for the database, which they can't reach.
         tokio::task::spawn_blocking(move || drop(opened)).await.unwrap();
     }
     assert!(happened >= deaths / 2, "most of {deaths} servers die in a commit: {happened}");
@@ -345,7 +346,7 @@ async fn a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing(
     eprintln!("{counts:?}, {happened} of {deaths} servers died in a commit");
 }
 
-/// Who follows from the start finds each account at its newest revision.
+/// A follower that starts at the beginning finds each account at its newest revision.
 async fn sees_every_commit(opened: &Opened, accounts: Vec<AccountId>) {
     let start = Instant::now();
     let mut expected = Vec::new();
@@ -363,7 +364,7 @@ async fn sees_every_commit(opened: &Opened, accounts: Vec<AccountId>) {
     }
 }
 
-/// The clocks of servers decide about no commit.
+/// The clocks of servers have no influence on commits.
 async fn servers_whose_clocks_differ_agree(place: Arc<TestStore>) {
     let history = History::default();
     let mut servers = Vec::new();
@@ -399,7 +400,7 @@ async fn servers_whose_clocks_differ_agree(place: Arc<TestStore>) {
     }
 }
 
-/// A client that commits after pauses until it is stopped, now and then to a state that it has read.
+/// A client that commits, with pauses, until it is stopped; sometimes it expects a state that it has read.
 async fn write(
     opened: Opened,
     history: Arc<History>,

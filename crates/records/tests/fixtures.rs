@@ -1,7 +1,7 @@
 //! Stores that earlier versions wrote, which every later one must open.
 //!
-//! `tests/fixtures/lmdb-vN` is a folder that the `lmdb` engine left in format N, `lmdb-vN.txt` what it holds. A format gets its
-//! folder by `cargo test -p restante-records --test fixtures -- --ignored`.
+//! `tests/fixtures/lmdb-vN` is a folder that the `lmdb` engine wrote in format N, `lmdb-vN.txt` is its contents. The folder of
+//! a format is made by `cargo test -p restante-records --test fixtures -- --ignored`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -88,7 +88,7 @@ async fn stores_of_earlier_versions_are_opened_and_written_to() {
     }
 }
 
-/// An account with bodies of each form and history, one that was erased in part, and a restore.
+/// An account with bodies of each form and history, a partly erased one, and a restore.
 #[tokio::test]
 #[ignore = "writes into the source tree"]
 async fn write_a_store_of_this_version() {

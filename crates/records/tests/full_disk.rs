@@ -41,7 +41,8 @@ impl Store for Records {
         let runtime = Runtime::new().unwrap();
         let url = format!("lmdb:{}", folder.display()).parse().unwrap();
         let schema = Schema::new(vec![KindSchema::new(ITEM, "item")]).unwrap();
-        // Small, so that it is brought into LMDB many times; but what it holds may be more than the space that is kept for that.
+        // Small, so that it is applied to LMDB many times; but its contents may be more than the space that is reserved for
+        // that.
         let lmdb = LmdbConfig { log_bytes: 1 << 20, ..LmdbConfig::default() };
         let opened = runtime.block_on(open(Config { lmdb, ..Config::new(url, schema) }));
         opened.map(|opened| Self { runtime, opened }).map_err(|error| error.to_string())

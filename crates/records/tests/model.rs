@@ -26,7 +26,7 @@ fn cases() -> u32 {
     std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }
 
-/// A failure prints its operations, as few as were found to fail, and is kept in `model.regressions` for later runs.
+/// A failure prints its operations, reduced to the fewest that fail, and is kept in `model.regressions` for later runs.
 fn agrees_with_the_model(engine: Engine) {
     let mut runner = TestRunner::new(ProptestConfig {
         cases: cases(),

@@ -1,5 +1,5 @@
-//! Power cuts during commits, clean-up and backup: every commit that was acknowledged is there, each as a whole, and so it is
-//! in every backup that was finished.
+//! Power cuts during commits, clean-up and backup: every commit that was acknowledged exists as a whole, also in every backup
+//! that was finished.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -39,10 +39,10 @@ const ACCOUNTS: u32 = 3;
 const COMMITS: u64 = 96;
 /// How often the store is opened while they are made.
 const ROUNDS: u64 = 3;
-/// A change creates a record as often as it changes one of so many: then each account has some hundred. A training that begins late has
-/// only those bodies that are still there, and makes no dictionary of a handful.
+/// The weight of creating a record against changing one of the existing: with this one each account has some hundred. A training
+/// that begins late gets only those bodies that still exist, and makes no dictionary of a handful.
 const NEW_WEIGHT: usize = 60;
-/// What was destroyed longer ago than so many commits of all accounts is forgotten.
+/// What was destroyed more than this many commits of all accounts ago is forgotten.
 const KEPT_COMMITS: i64 = 40;
 const FOLLOWER: &str = "follower";
 /// An account that is filled and erased again and again.
@@ -58,7 +58,7 @@ fn schema() -> Schema {
     Schema::new(vec![email, KindSchema::new(MAILBOX, "mailbox")]).unwrap()
 }
 
-/// Little log files, so that they are switched and brought into LMDB many times.
+/// Small log files, so that they are switched and applied to LMDB many times.
 async fn open_store(folder: &Path, log_bytes: u64, clock: Arc<dyn Clock>) -> Opened {
     let url = format!("lmdb:{}", folder.display()).parse().unwrap();
     let lmdb = LmdbConfig { log_bytes, ..LmdbConfig::default() };
@@ -136,11 +136,11 @@ fn sync_folder(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// What is done while the recorder listens. It acknowledges
+/// What is done while the recorder runs. It acknowledges
 ///
 /// - `commit <account> <revision>`,
-/// - `followed <position>`: so far a follower has saved that it is,
-/// - `gave <id>`: an account that is to be erased has records up to this one, `erased <id>`: they are erased,
+/// - `followed <position>`: a follower has saved this position,
+/// - `gave <id>`: an account that will be erased has records up to this one, `erased <id>`: they are erased,
 /// - `copying <n>` before a backup begins, `copied <n>` when it is finished.
 async fn write(child: Arc<Child>, log_bytes: u64) {
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_000)));
@@ -208,7 +208,7 @@ async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, roun
     }
 }
 
-/// What must be there.
+/// What must exist.
 #[derive(Clone, Debug, Default)]
 struct Acknowledged {
     revisions: BTreeMap<AccountId, Revision>,
@@ -244,7 +244,7 @@ impl Acknowledged {
     }
 }
 
-/// What was checked, so that a test that looks at nothing fails.
+/// What was checked, so that a test that checks nothing fails.
 #[derive(Debug, Default)]
 struct Seen {
     commits: u64,
@@ -297,7 +297,7 @@ async fn dump(store: &Opened) -> Vec<Dumped> {
     }
 }
 
-/// A store is whole, and has at least some revisions, and of commits that nobody was answered for at most `spare`.
+/// A store is sound, and has at least these revisions, and at most `spare` commits that were never acknowledged.
 async fn check_store(
     folder: &Path,
     log_bytes: u64,
@@ -343,7 +343,7 @@ async fn check_store(
     store
 }
 
-/// The history says what the model's says, down to its floor.
+/// The history returns what the model's returns, down to its floor.
 async fn check_changes(
     store: &Opened,
     model: &Opened,
@@ -394,7 +394,7 @@ async fn check(cut: &Cut<'_>, log_bytes: u64, seen: &mut Seen) {
     assert!(next.0 > acknowledged.gave.into(), "{next:?} was given before");
     assert_eq!(store.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
 
-    // It goes on where it was, and what it takes stays.
+    // It continues where it was, and what it stores stays.
     let before = store.records.states(AccountId(1)).await.unwrap().revision;
     let create =
         Change::Create { kind: MAILBOX, body: Body::new("after the cut"), properties: Properties::default() };
@@ -427,7 +427,7 @@ fn run(test: &str, log_bytes: u64) {
     let (cuts, mut seen) = (cuts(60), Seen::default());
     log.replay(cuts, 6, |cut| runtime.block_on(check(cut, log_bytes, &mut seen))).unwrap();
     if cuts < 30 {
-        return; // too few to say what they have to show
+        return; // too few to show what is tested
     }
     let cuts = cuts as u64;
     assert!(seen.commits > 20 * cuts && seen.changes > 5 * cuts, "too little was looked at: {seen:?}");

@@ -1,4 +1,4 @@
-//! What the commands and the server give to `restante_backup`: where the settings put everything, and what is open.
+//! What the commands and the server pass to `restante_backup`: the locations in the settings, and the open stores.
 
 mod settings;
 
@@ -13,7 +13,7 @@ use crate::{
     doors::{self, DOORS, DoorSpec},
 };
 
-/// What a backup copies: the stores of the doors that are on. `open` are those of which something is at its place.
+/// What a backup copies: the stores of the doors that are on. `open` has the stores that exist.
 pub(crate) fn sources(effective: &Effective, open: Vec<Store>, removing: Removing) -> Sources {
     let config = &effective.config;
     let layout = layout_of(doors::enabled(config), config);
@@ -21,7 +21,7 @@ pub(crate) fn sources(effective: &Effective, open: Vec<Store>, removing: Removin
     Sources::new(layout, settings::text(effective), clock::system(), removing)
 }
 
-/// Where the settings put everything, also what belongs to doors that are off.
+/// The locations of everything in the settings, including those of doors that are off.
 pub(crate) fn layout(config: &Config) -> Layout {
     layout_of(DOORS.iter().copied(), config)
 }
@@ -30,7 +30,7 @@ fn layout_of<'d>(doors: impl Iterator<Item = &'d dyn DoorSpec>, config: &Config)
     doors.fold(Layout::new(&config.server.data_dir), |layout, door| door.lay_out(config, layout))
 }
 
-/// The data folder by the one name that it has.
+/// The canonical path of the data folder.
 pub(crate) fn data_folder(config: &Config) -> PathBuf {
     restante_backup::real_path(&config.server.data_dir)
 }

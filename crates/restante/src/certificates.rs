@@ -1,4 +1,4 @@
-//! The certificates of the server's listeners, which are read again while it runs.
+//! The certificates of the server's listeners, which are reloaded while it runs.
 
 use std::{future::pending, sync::Arc};
 
@@ -43,7 +43,7 @@ pub(crate) fn load(
         .map_err(|error| UsageError(format!("{}: {key}: {error}", effective.origin(key))))
 }
 
-/// Reads files again that have changed, and all of them on SIGHUP. Does not return.
+/// Reloads files that have changed, and all of them on SIGHUP. Does not return.
 pub(crate) async fn keep_current(all: Arc<[Arc<Certificates>]>, mut hangup: Signal) {
     let mut poll = interval(POLL_INTERVAL);
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -64,6 +64,6 @@ pub(crate) async fn keep_current(all: Arc<[Arc<Certificates>]>, mut hangup: Sign
                 if is_asked { certificates.reload() } else { certificates.reload_changed() }
             }
         };
-        let _ = tokio::task::spawn_blocking(reload).await; // fails when the runtime ends
+        let _ = tokio::task::spawn_blocking(reload).await; // fails when the runtime shuts down
     }
 }

@@ -1,4 +1,4 @@
-//! The command line: help texts, man pages and shell completions are all made from what stands here.
+//! The command line: help texts, man pages and shell completions are all generated from these definitions.
 
 use clap::{Parser, Subcommand};
 
@@ -11,7 +11,7 @@ use crate::{
     doors,
 };
 
-/// Columns of help texts.
+/// The width of help texts in columns.
 const WIDTH: usize = 100;
 
 /// Keeps messages while clients are offline, and answers their history queries fast
@@ -71,7 +71,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it writes what a server keeps. Man pages and completions are for everybody.
+    /// Whether the command writes the data of a server. Man pages and completions may be read by everybody.
     pub(crate) fn keeps_data(&self) -> bool {
         match self {
             Self::Man(_) | Self::Completions(_) | Self::Config(_) => false,

@@ -27,9 +27,9 @@ use crate::{
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest answer: far above a page of 100 messages of the network's 150 KiB in base64.
+/// The longest response: far more than a page of 100 messages of the network's limit of 150 KiB in base64.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// The longest line of an answer that comes line by line.
+/// The longest line of a response that is read line by line.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// A request that a server refused.
@@ -41,7 +41,7 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
-/// Nobody answers, or the way to there is broken.
+/// The server is not reachable.
 #[derive(Debug, thiserror::Error)]
 #[error("can't reach {base}: {cause}: is a server running there?")]
 pub(crate) struct Unreachable {
@@ -51,7 +51,7 @@ pub(crate) struct Unreachable {
 
 /// How much of a refusal's text is shown.
 const REFUSAL_CHARS_MAX: usize = 500;
-/// RFC 3986 §2.3: what needs no escape in any part of a URL.
+/// The unreserved characters of RFC 3986 §2.3: they need no escape in any part of a URL.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A text as a segment of a path or a value of a query.
@@ -59,7 +59,7 @@ pub(crate) fn escape(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// The environment's token. It is a variable and no flag, because everybody on the machine can read a command line.
+/// The environment variable with the token. There is no flag for it, because everybody on the machine can read command lines.
 pub(crate) const TOKEN_VARIABLE: &str = "RESTANTE_TOKEN";
 
 /// Which server, for commands that are for its operators.
@@ -74,7 +74,7 @@ pub(crate) struct OperatorFlags {
 }
 
 impl OperatorFlags {
-    /// Those of a command that has found its server by itself.
+    /// The flags of a command that has found its server by itself.
     pub(crate) fn of(rest: String, token_file: Option<PathBuf>) -> Self {
         Self { rest: Some(rest), token_file }
     }
@@ -108,13 +108,14 @@ impl OperatorFlags {
     }
 }
 
-/// The token of the server of the settings for a command that has named it by its URL. No other server hears it.
+/// The token file of the settings for a command with a URL, if the URL is that of the settings' server. Other servers never get that
+/// token.
 pub(crate) fn token_for(url: &str, config: &Config) -> Option<PathBuf> {
     let is_own = server_of(config).is_some_and(|own| own == url.trim_end_matches('/'));
     is_own.then(|| own_token(config)).flatten()
 }
 
-/// The token of the server of the settings, if this user may read it and none is in the environment.
+/// The token file of the settings' server, if this user may read it and the environment has no token.
 pub(crate) fn own_token(config: &Config) -> Option<PathBuf> {
     let file = config.token_file();
     let is_set = !file.as_os_str().is_empty();
@@ -122,8 +123,8 @@ pub(crate) fn own_token(config: &Config) -> Option<PathBuf> {
     (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
 }
 
-/// The URL of the operators' routes of the server of the settings, as this machine reaches it: those of `operate.listen`, else
-/// those of REST. `None` if neither has a known port without TLS.
+/// The URL of the operators' routes on the server of the settings, as reached from this machine: that of `operate.listen`, else that of
+/// REST. `None` if neither has a known port without TLS.
 pub(crate) fn server_of(config: &Config) -> Option<String> {
     if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
         return Some(local_url(listen.ip(), listen.port()));
@@ -133,7 +134,7 @@ pub(crate) fn server_of(config: &Config) -> Option<String> {
     Some(local_url(plain.address.ip(), plain.address.port()))
 }
 
-/// The URL of a listener; one on all addresses is reached by loopback.
+/// The URL of a listener; one that listens on all addresses is reached by loopback.
 fn local_url(ip: IpAddr, port: u16) -> String {
     let ip = match ip {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -169,17 +170,17 @@ impl RestClient {
         Ok(Self { base, authorization: None, client: Client::builder(TokioExecutor::new()).build_http() })
     }
 
-    /// The answer to a GET.
+    /// The response to a GET.
     pub(crate) async fn get(&self, path_and_query: &str) -> anyhow::Result<Bytes> {
         self.send(Method::GET, path_and_query, Bytes::new()).await
     }
 
-    /// The answer to a POST of JSON.
+    /// The response to a POST of JSON.
     pub(crate) async fn post(&self, path: &str, json: Vec<u8>) -> anyhow::Result<Bytes> {
         self.send(Method::POST, path, json.into()).await
     }
 
-    /// Gives `each` the lines of the answer to a POST of JSON as they come, however long that takes as a whole.
+    /// Calls `each` with each line of the response to a POST of JSON as it arrives; there is no limit on the total time.
     pub(crate) async fn post_lines(
         &self,
         path: &str,
@@ -206,7 +207,7 @@ impl RestClient {
         if status.is_success() { Ok(()) } else { Err(self.refused(status, &waiting).into()) }
     }
 
-    /// The answer to a DELETE, which needs no body.
+    /// The response to a DELETE without a body.
     pub(crate) async fn delete(&self, path_and_query: &str) -> anyhow::Result<Bytes> {
         self.send(Method::DELETE, path_and_query, Bytes::new()).await
     }
@@ -225,7 +226,7 @@ impl RestClient {
         Refused { base: self.base.clone(), status, text }
     }
 
-    /// What comes of it, if it comes in time.
+    /// The result of `answer`, if it completes in time.
     async fn in_time<T>(&self, answer: impl Future<Output = T>) -> anyhow::Result<T> {
         let seconds = REQUEST_TIMEOUT.as_secs();
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
@@ -259,7 +260,7 @@ impl RestClient {
         Ok((status, body.to_bytes()))
     }
 
-    /// An error with the innermost cause alone: the layers of the client round it say nothing to a person.
+    /// An error with only its innermost cause: the outer layers of the HTTP client do not help a user.
     fn unreachable(&self, error: &dyn Error) -> anyhow::Error {
         let mut cause = error;
         while let Some(inner) = cause.source() {

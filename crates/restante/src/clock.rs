@@ -1,4 +1,4 @@
-//! Where the binary gets the time from.
+//! The source of time of the binary.
 
 use std::sync::Arc;
 

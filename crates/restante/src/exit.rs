@@ -11,13 +11,13 @@ use crate::{
     secrets,
 };
 
-/// It failed, or something wrong was found.
+/// The command failed, or found something wrong.
 const FAILED: u8 = 1;
 /// The command line or the configuration can't be used; clap ends with the same code.
 const USAGE: u8 = 2;
-/// Somebody else holds what is needed.
+/// Another process holds a required resource.
 const HELD: u8 = 3;
-/// It was stopped before it was done: what a shell reports for Ctrl-C.
+/// The command was stopped before it was done: the code that a shell reports for Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 /// A command line that can't be used, found after clap had read it.
@@ -35,7 +35,7 @@ pub(crate) fn interrupted() -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }
 
-/// Says what is wrong with a command line, or prints the help that was asked for, and gives the code to end with.
+/// Prints what is wrong with a command line, or the requested help, and returns the exit code.
 pub(crate) fn usage(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         error.exit(); // help and version, which go to stdout
@@ -48,7 +48,7 @@ pub(crate) fn usage(mut error: clap::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// Hides the passwords in what is quoted of the command line: a URL that was refused, or that stands where none is expected.
+/// Hides passwords in quoted parts of the command line: in a URL that was refused, or that is in an unexpected position.
 fn hide_passwords(error: &mut clap::Error) {
     let mut shown = Vec::new();
     for (kind, value) in error.context() {
@@ -61,10 +61,10 @@ fn hide_passwords(error: &mut clap::Error) {
     }
 }
 
-/// Says what went wrong and gives the code to end with.
+/// Prints the error and returns the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
-        return ExitCode::SUCCESS; // `restante query | head`: the reader has what it wanted
+        return ExitCode::SUCCESS; // `restante query | head`: the reader has enough
     }
     eprintln!("restante: {}", one_line(error));
     ExitCode::from(code(error))
@@ -83,7 +83,7 @@ fn code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-/// The kind of an error, when it or one of its causes has one.
+/// The kind of an error, if it or one of its causes has one.
 pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
     error.chain().find_map(kind_of)
 }
@@ -97,7 +97,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(closed)
 }
 
-/// The error and its causes, joined by colons. A cause whose words stand in the line already is left out.
+/// The error and its causes, joined by colons. A cause whose text is already in the line is left out.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,4 +1,4 @@
-//! Opens the table of sessions that the settings name, and leaves it in order.
+//! Opens the table of sessions that the settings name, and closes it in order.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use tracing::{info, warn};
 
 use crate::{clock, config::Config, secrets};
 
-/// Opens the table of the settings. Other servers that are out of reach are no error: the table begins with this server
-/// alone, and the log says so.
+/// Opens the table of the settings. Unreachable other servers are no error: the table begins with this server only, which is logged.
 pub(crate) async fn open(config: &Config, metrics: SessionMetrics) -> anyhow::Result<Live> {
     let url = &config.sessions.url;
     let live = Live::open(table(config, metrics)?, config.sessions.hub).await;
@@ -25,7 +24,7 @@ pub(crate) async fn open(config: &Config, metrics: SessionMetrics) -> anyhow::Re
     Ok(live)
 }
 
-/// Takes this server from the table. Others that are out of reach find its lease run out, so that nothing is lost by it.
+/// Removes this server from the table. Unreachable other servers see its lease expire, so nothing is lost.
 pub(crate) async fn close(live: &Live, limit: Duration) {
     match timeout(limit, live.nodes.close()).await {
         Ok(Ok(())) => {}

@@ -1,4 +1,4 @@
-//! Where log lines go: to stderr, so that stdout stays with the command's own output.
+//! Log lines go to stderr, so that stdout has only the command's own output.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, reload, util::Sub
 
 use crate::config::{Config, LogFilter, LogFormat};
 
-/// Logs as a server does, by its settings. What is returned sets the level anew.
+/// Starts the log of a server, configured by its settings. The returned function changes the level.
 pub(crate) fn start(config: &Config) -> SetLogLevel {
     let (filter, handle) = reload::Layer::new(config.log.level.directives());
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -23,13 +23,13 @@ pub(crate) fn start(config: &Config) -> SetLogLevel {
     })
 }
 
-/// Whether log lines and stdout go to one place: a terminal, a file, the journal.
+/// Whether log lines and stdout go to the same place: a terminal, a file, the journal.
 pub(crate) fn is_stdout() -> bool {
     let (out, log) = (rustix::fs::fstat(std::io::stdout()), rustix::fs::fstat(std::io::stderr()));
     matches!((out, log), (Ok(out), Ok(log)) if (out.st_dev, out.st_ino) == (log.st_dev, log.st_ino))
 }
 
-/// Logs as a command does that a person waits for: only what needs attention.
+/// Starts the log of an interactive command: only what needs attention.
 pub(crate) fn start_quietly() {
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(EnvFilter::new("warn")).with(lines).init();

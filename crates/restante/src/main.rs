@@ -27,13 +27,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use tikv_jemallocator::Jemalloc;
 
-/// It gives memory back to the system that is not used any more, also that of libraries in C (LMDB, zstd). With the C library's allocator, which has
-/// more arenas than cores and keeps what is free in them, a server that indexes mail takes several times as much.
+/// It returns unused memory to the system, including that of C libraries (LMDB, zstd). With the C library's allocator, which has more
+/// arenas than cores and keeps free memory in them, a server that indexes mail needs several times as much.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// How long jemalloc keeps free pages: with its own 10 seconds a server that receives and indexes mail has twice as many as it uses. The environment
-/// variable `MALLOC_CONF` changes it.
+/// How long jemalloc keeps free pages: with its default of 10 seconds a server that receives and indexes mail has twice as many as it
+/// uses. The environment variable `MALLOC_CONF` overrides it.
 #[used]
 #[expect(unsafe_code, reason = "jemalloc reads its settings from a variable of this name")]
 #[unsafe(export_name = "malloc_conf")]
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     };
     // The command runs on this thread, not on one of the workers, so it may read files and write to a pipe in between.
     let outcome = runtime.block_on(commands::run(cli.command));
-    // What is still running was given its time; nothing may keep the process from ending now.
+    // Remaining work had its time to finish; nothing may keep the process from ending now.
     runtime.shutdown_background();
     match outcome {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! Points in time as people type them.
+//! Points in time as users type them.
 
 use restante_core::Timestamp;
 
@@ -10,7 +10,7 @@ pub(crate) enum Moment {
 }
 
 impl Moment {
-    /// The point in time, given the present one.
+    /// The absolute point in time, given the current one.
     pub(crate) fn resolve(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(timestamp) => timestamp,
@@ -70,7 +70,7 @@ fn days(date: &str) -> Option<i64> {
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let month_index = usize::try_from(month.checked_sub(1)?).ok()?;
     let is_date = (1..=*lengths.get(month_index)?).contains(&day) && parts.next().is_none();
-    // The leap days of all years before this one, and those before 1970 taken off again.
+    // The leap days of all years before this one, minus those before 1970.
     let leap_days =
         |year: i64| (year - 1).div_euclid(4) - (year - 1).div_euclid(100) + (year - 1).div_euclid(400);
     let before_year = (year - 1970) * 365 + leap_days(year) - leap_days(1970);
@@ -78,7 +78,7 @@ fn days(date: &str) -> Option<i64> {
     is_date.then_some(before_year + before_month + day - 1)
 }
 
-/// `12:30:00Z` and `12:30:00+02:00` as the clock's part and the offset from UTC in seconds.
+/// Splits `12:30:00Z` and `12:30:00+02:00` into the time of day and the offset from UTC in seconds.
 fn split_zone(time: &str) -> Option<(&str, i64)> {
     if let Some(clock) = time.strip_suffix(['Z', 'z']) {
         return Some((clock, 0));
@@ -96,19 +96,19 @@ fn seconds_of_day(clock: &str) -> Option<i64> {
     let mut parts = clock.split(':');
     let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
     let second = parts.next().map_or(Some(0), |second| digits(second, 2))?;
-    // RFC 3339 §5.7: second may be 60 in a leap second, which our clock doesn't have.
+    // RFC 3339 §5.7: the second may be 60 in a leap second, which our clock doesn't have.
     let is_clock = hour < 24 && minute < 60 && second <= 60 && parts.next().is_none();
     is_clock.then_some(hour * 3_600 + minute * 60 + second)
 }
 
-/// The nanoseconds of a second's decimals; those beyond the ninth are cut off.
+/// The nanoseconds of the decimals of a second; decimals after the ninth are cut off.
 fn nanos_of(fraction: &str) -> Option<i64> {
     let is_digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
     let padded = format!("{fraction:0<9}");
     if is_digits { padded.get(..9)?.parse().ok() } else { None }
 }
 
-/// A number of exactly so many digits.
+/// A number of exactly `count` digits.
 fn digits(text: &str, count: usize) -> Option<i64> {
     let is_number = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { text.parse().ok() } else { None }

@@ -1,4 +1,4 @@
-//! A file that has its name when it is whole.
+//! A file that gets its name when it is complete.
 
 use std::{
     fs::{self, File},
@@ -6,24 +6,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the name ends with until then.
+/// The suffix of its name until then.
 const SUFFIX: &str = ".partial";
 
-/// A file that is being written, under another name beside its own. Dropped before [`NewFile::finish`] it is removed, and what had
-/// the name before is still there.
+/// A file that is being written under a temporary name next to its own. If it is dropped before [`NewFile::finish`], it is removed, and
+/// a previous file of its name stays.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: File,
-    /// The name that it is to have.
+    /// The final name.
     path: PathBuf,
-    /// The name that it has; none for a pipe or a device, which is written to as it is.
+    /// The temporary name; `None` for a pipe or a device, which is written to directly.
     partial: Option<PathBuf>,
 }
 
 impl NewFile {
-    /// Begins a file; what lies under the other name is left from one that was not finished.
+    /// Creates the file; overwrites a temporary file that was left by an unfinished one.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        // Where a link leads to gets the new file, and the link stays.
+        // The target of a symbolic link is replaced, and the link stays.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let is_special = fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         if is_special {
@@ -59,7 +59,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
-            let _ = fs::remove_file(partial); // the next one to the same place writes over it
+            let _ = fs::remove_file(partial); // if this fails, the next file for the same path overwrites it
         }
     }
 }

@@ -5,11 +5,11 @@ use tracing::{debug, warn};
 
 use crate::{config::Config, doors};
 
-/// What a server has open beside its connections: segments and databases, logs, the runtime's own.
+/// The open files of a server in addition to its connections: segments and databases, logs, the runtime's own.
 const OTHERS: u64 = 512;
 
-/// Raises the limit to what the system allows. Many systems begin with 1,024, which as many connections use up; then neither
-/// files can be opened nor connections accepted.
+/// Raises the limit to the maximum that the system allows. Many systems start with 1,024, which as many connections use up; then
+/// neither files can be opened nor connections accepted.
 pub(crate) fn raise(config: &Config) {
     let mut limit = getrlimit(Resource::Nofile);
     let before = limit.current;
@@ -28,14 +28,14 @@ pub(crate) fn raise(config: &Config) {
     }
 }
 
-/// How many open files the system allows and how many are wanted, when it allows fewer. A server raises its own limit first.
+/// How many open files the system allows and how many are needed, if it allows fewer. A server raises its own limit first.
 pub(crate) fn shortage(config: &Config) -> Option<(u64, u64)> {
     let wanted = wanted(config);
     let allowed = getrlimit(Resource::Nofile).maximum?;
     (allowed < wanted).then_some((allowed, wanted))
 }
 
-/// What all the limits of connections add up to.
+/// The sum of all limits on connections.
 fn wanted(config: &Config) -> u64 {
     let http = doors::http_bounds(config).limits.connections_max as u64;
     let others: u64 = doors::enabled(config).map(|door| door.connections_max(config)).sum();

@@ -25,13 +25,13 @@ pub(crate) enum ReportFormat {
     Json,
 }
 
-/// The text on one line, without characters that could drive the terminal of the person who reads it.
+/// The text on one line, without characters that could control the terminal of the reader.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if drives_terminal(c) { ' ' } else { c }).collect()
 }
 
-/// Whether a character is no text but tells the terminal what to do: control characters, those that end a line, and those
-/// that turn the direction of writing, by which a text looks like another one.
+/// Whether a character is a command for the terminal rather than text: control characters, line ends, and those that change the writing
+/// direction, which make a text look like another one.
 pub(crate) fn drives_terminal(c: char) -> bool {
     let is_direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -39,7 +39,7 @@ pub(crate) fn drives_terminal(c: char) -> bool {
     c.is_control() || is_direction || is_line_end
 }
 
-/// Writes a value as JSON in which no character drives a terminal: such characters are escaped, which means the same.
+/// Writes a value as JSON in which no character controls a terminal: such characters are escaped, which does not change the value.
 pub(crate) fn write_json(out: impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(out, SafeFormatter);
     value.serialize(&mut serializer).map_err(io::Error::from)
@@ -54,14 +54,14 @@ impl Formatter for SafeFormatter {
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| drives_terminal(*c)) {
             let (text, behind) = rest.split_at(at);
             CompactFormatter.write_string_fragment(writer, text)?;
-            write!(writer, "\\u{:04x}", u32::from(c))?; // none of them is beyond U+FFFF
+            write!(writer, "\\u{:04x}", u32::from(c))?; // none of them is above U+FFFF
             rest = behind.get(c.len_utf8()..).unwrap_or_default();
         }
         CompactFormatter.write_string_fragment(writer, rest)
     }
 }
 
-/// The text cut to so many characters, the last of them an ellipsis when something is missing.
+/// The text cut to at most this many characters, the last of them an ellipsis if something was cut.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     if text.chars().count() <= chars_max {
         return text.to_owned();

@@ -1,10 +1,10 @@
-//! Progress of long work, on stderr; nothing is shown when that is no terminal.
+//! Progress of long operations, on stderr; nothing is shown when that is not a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar, or a spinner where the end is not known.
+/// A progress bar, or a spinner if the total is not known.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) bar: ProgressBar,
@@ -21,7 +21,7 @@ impl Progress {
         )
     }
 
-    /// Counts things, such as messages.
+    /// Counts items, such as messages.
     pub(crate) fn counting(things: &str, what: &'static str, total: Option<u64>) -> Self {
         let with_end = format!("{{human_pos}} of {{human_len}} {things}, {{per_sec}}");
         Self::new(what, total, &with_end, &format!("{{human_pos}} {things}, {{per_sec}}"))
@@ -39,12 +39,12 @@ impl Progress {
         Self { bar }
     }
 
-    /// So much is done.
+    /// Sets the progress.
     pub(crate) fn set(&self, done: u64) {
         self.bar.set_position(done);
     }
 
-    /// So much is done of so much.
+    /// Sets the progress and the total.
     pub(crate) fn set_of(&self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);

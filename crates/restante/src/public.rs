@@ -1,4 +1,4 @@
-//! The listener for the users of mail and chat: where it listens, and its bounds.
+//! The listener for the users of mail and chat: its address, and its bounds.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 /// Binds the sockets of the public listener if a door has routes on it.
 ///
 /// # Errors
-/// When a port is taken.
+/// When a port is in use.
 pub(crate) async fn bind(
     config: &PublicConfig,
     doors: &[Arc<dyn Door>],
@@ -30,7 +30,7 @@ pub(crate) async fn bind(
     Ok(sockets)
 }
 
-/// The bounds of its connections.
+/// The limits for its connections.
 pub(crate) fn limits(config: &PublicConfig, stop_timeout: Duration) -> Limits {
     Limits {
         connections_max: config.connections_max.get(),
@@ -41,7 +41,7 @@ pub(crate) fn limits(config: &PublicConfig, stop_timeout: Duration) -> Limits {
     }
 }
 
-/// The bounds of its requests.
+/// The limits for its requests.
 pub(crate) fn server_limits(config: &PublicConfig) -> ServerLimits {
     ServerLimits {
         header_timeout: Duration::from_millis(config.header_timeout_ms.get()),
@@ -51,13 +51,13 @@ pub(crate) fn server_limits(config: &PublicConfig) -> ServerLimits {
     }
 }
 
-/// Which pages may use it. Requests may name any host: what needs protection there needs credentials, wherever the client is.
+/// Which pages may use it. Any host name is accepted in requests: what needs protection there requires credentials anyway.
 pub(crate) fn sites(config: &PublicConfig) -> Sites {
     let origins = config.origins.iter().map(ToString::to_string).collect();
     Sites { hosts: vec!["*".to_owned()], origins, is_public: true, ..Sites::default() }
 }
 
-/// Logs where it listens, and warns when passwords would cross a network in the clear.
+/// Logs the address, and warns when passwords would be sent over a network without encryption.
 pub(crate) fn announce(config: &PublicConfig, address: SocketAddr, is_on_stdout: bool) {
     if !is_on_stdout {
         info!(url = config.url(address), %address, "users of mail and chat");
@@ -110,7 +110,7 @@ mod tests {
         async fn close(&self) {}
     }
 
-    /// No setting allowed any page of another site.
+    /// Regression test: no setting allowed pages of other sites.
     #[tokio::test]
     async fn h7_pages_of_the_origins_in_the_settings_may_use_it_and_others_learn_which_setting_allows_them() {
         let origins = vec!["https://webmail.example".parse().unwrap()];

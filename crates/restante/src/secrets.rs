@@ -1,4 +1,4 @@
-//! Secrets that stand in files of their own, and those in arguments that are shown.
+//! Secrets in separate files, and those in arguments that are shown.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -11,7 +11,7 @@ const SECRET_BYTES_MAX: u64 = 4 << 10;
 pub(crate) fn read(what: &str, file: &Path) -> anyhow::Result<String> {
     let failed = || format!("can't read the {what} in {}", file.display());
     let mut bytes = Vec::new();
-    // One byte more shows that it is too long: a part of a secret is none.
+    // One byte more shows that it is too long: a truncated secret would be useless.
     File::open(file)
         .and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes))
         .with_context(failed)?;
@@ -25,8 +25,8 @@ pub(crate) fn read(what: &str, file: &Path) -> anyhow::Result<String> {
     Ok(secret.to_owned())
 }
 
-/// An argument with `***` in the place of the passwords that a URL in it has. It may be mistyped: what follows the first colon in front of
-/// the last `@` counts as a password, whatever it looks like.
+/// An argument with `***` instead of the passwords of a URL: of everything between the first colon after the scheme and the last `@`,
+/// since the URL may be mistyped, and of the values of `password=`.
 pub(crate) fn without_passwords(argument: &str) -> String {
     const PARAMETER: &str = "password=";
     let mut shown = argument.to_owned();

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process. SIGHUP: certificates are read again.
+//! SIGTERM and SIGINT: the first one stops the server, the second one ends the process. SIGHUP: certificates are reloaded.
 
 use std::process;
 
@@ -23,13 +23,13 @@ impl Stop {
         Ok(Self(stop))
     }
 
-    /// One that a channel sets instead of a signal.
+    /// A [`Stop`] that a channel sets instead of a signal.
     #[cfg(test)]
     pub(crate) fn of(requested: watch::Receiver<bool>) -> Self {
         Self(requested)
     }
 
-    /// What becomes true when the process is asked to stop.
+    /// Becomes true when the process is asked to stop.
     pub(crate) fn signal(&self) -> watch::Receiver<bool> {
         self.0.clone()
     }
@@ -43,13 +43,13 @@ impl Stop {
     pub(crate) async fn requested(mut self) {
         let is_listener_gone = self.0.wait_for(|is_requested| *is_requested).await.is_err();
         if is_listener_gone {
-            // The listener is gone, so no signal can come any more: wait for nothing rather than stop for nothing.
+            // The listener is gone, so no signal can arrive any more: wait forever instead of stopping without a signal.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Each SIGHUP from now on. Without this the signal would end the process.
+/// Each SIGHUP from now on. Without this handler the signal would end the process.
 pub(crate) fn hangup() -> anyhow::Result<Signal> {
     signal(SignalKind::hangup()).context("can't listen for SIGHUP")
 }
@@ -57,10 +57,10 @@ pub(crate) fn hangup() -> anyhow::Result<Signal> {
 async fn listen(mut terminate: Signal, mut interrupt: Signal, tell: watch::Sender<bool>) {
     let name = next(&mut terminate, &mut interrupt).await.1;
     info!(signal = name, "stopping: finishing what was accepted");
-    let _ = tell.send(true); // nobody listens when the server is ending anyway
+    let _ = tell.send(true); // fails when the server is ending anyway
     let (number, name) = next(&mut terminate, &mut interrupt).await;
     warn!(signal = name, "ending at once");
-    process::exit(128 + number); // what a shell reports for a process that the signal has killed
+    process::exit(128 + number); // what a shell reports for a process that was killed by this signal
 }
 
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> (i32, &'static str) {

@@ -1,4 +1,4 @@
-//! What the server counts, in one registry, and how it is shown.
+//! The metrics of the server, in one registry, and how they are shown.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -12,7 +12,7 @@ use restante_core::Timestamp;
 /// The version of this build.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A registry with what the process itself tells.
+/// A registry with the metrics of the process itself.
 pub(crate) fn registry(started: Timestamp) -> Registry {
     let mut registry = Registry::default();
     registry.register("restante_build", "Version of the server", Info::new([("version", VERSION)]));
@@ -22,7 +22,7 @@ pub(crate) fn registry(started: Timestamp) -> Registry {
     registry
 }
 
-/// Gives the registry's content in the text format of OpenMetrics, each time anew.
+/// Returns a function that renders the registry in the text format of OpenMetrics.
 pub(crate) fn shown(registry: Registry) -> Arc<dyn Fn() -> String + Send + Sync> {
     Arc::new(move || {
         let mut text = String::new();

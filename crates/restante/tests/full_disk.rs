@@ -1,8 +1,8 @@
 //! A server whose disk is full: it goes on serving what it has, starts again however it was stopped, loses nothing that was
-//! acknowledged, and takes messages as soon as there is room.
+//! acknowledged, and accepts messages as soon as there is space.
 //!
-//! Each test mounts small disks (tmpfs) in a mount namespace of its own. Where none can be made, the tests are reported as
-//! ignored. `RESTANTE_FULL_DISK_LEVELS` sets how many random fill levels each test tries (4).
+//! Each test mounts small disks (tmpfs) in a mount namespace of its own. Where none can be created, the tests are reported
+//! as ignored. `RESTANTE_FULL_DISK_LEVELS` sets how many random fill levels each test tries (4).
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 #[path = "e2e/support.rs"]
@@ -33,13 +33,13 @@ const IN_NAMESPACE: &str = "RESTANTE_TEST_IN_MOUNT_NAMESPACE";
 /// How many fill levels each test tries.
 const LEVELS: &str = "RESTANTE_FULL_DISK_LEVELS";
 const LEVELS_DEFAULT: u64 = 4;
-/// Kinds of tests, divided by commas, that must not be ignored.
+/// Kinds of tests, separated by commas, that must not be ignored.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 const DISK_BYTES: u64 = 20 << 20;
-/// What a server may fill at most before its disk is full.
+/// The most that a server may write before its disk is full.
 const LEVEL_BYTES_MAX: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// How much space a first start finds: from none to so much that all stores can be made.
+/// How much space a first start finds: from none to enough for all stores.
 const FIRST_STEPS: u64 = 48;
 const FIRST_STEP_BYTES: u64 = 20 << 10;
 /// Messages that are refused one after the other before the disk counts as full.
@@ -116,7 +116,7 @@ enum Engine {
     Sqlite,
     /// The spool of an engine that is out of reach.
     Spool,
-    /// What a server keeps by default: the log, with records and blobs on the same disk.
+    /// The default stores of a server: the log, with records and blobs on the same disk.
     All,
 }
 
@@ -163,7 +163,7 @@ impl Disk {
             }
             let end = file.metadata().unwrap().len();
             match fallocate(&file, FallocateFlags::empty(), end, excess) {
-                Ok(()) | Err(Errno::NOSPC) => {} // a server has taken some of it meanwhile
+                Ok(()) | Err(Errno::NOSPC) => {} // a server has used some of it meanwhile
                 Err(error) => panic!("can't fill the disk: {error}"),
             }
         }
@@ -192,7 +192,7 @@ impl Random {
 }
 
 impl Engine {
-    /// The server's command line, with all that it keeps on the disk.
+    /// The server's command line, with all its data on the disk.
     fn serve(self, disk: &Disk) -> Command {
         let mut command = restante(disk.path());
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]);
@@ -220,7 +220,7 @@ impl Engine {
     }
 }
 
-/// The server's log, beside the disk.
+/// The server's log, which is not on the disk.
 fn log_of(disk: &Disk) -> PathBuf {
     disk.path().with_extension("log")
 }
@@ -251,7 +251,7 @@ impl Published {
         answer.status
     }
 
-    /// Publishes until the disk takes no more, not even a small message.
+    /// Publishes until the disk accepts no more, not even a small message.
     fn publish_until_full(&mut self, server: &Server) {
         for bytes_max in [60_000, 2_000, 10] {
             let mut refused = 0;
@@ -261,7 +261,7 @@ impl Published {
         }
     }
 
-    /// Publishes until a message is taken again.
+    /// Publishes until a message is accepted again.
     fn publish_until_taken(&mut self, server: &Server) {
         let publish = std::cell::RefCell::new(self);
         wait_until("messages are taken again", || publish.borrow_mut().publish(server, 10) == 200);
@@ -274,12 +274,12 @@ impl Published {
     }
 }
 
-/// The status of `GET /health`, and what it says about the archive.
+/// The status of `GET /health`, and its text about the archive.
 fn store_health(server: &Server) -> (u16, String) {
     health(server, "Store")
 }
 
-/// The status of `GET /health`, and what it says about one part.
+/// The status of `GET /health`, and its text about one part.
 fn health(server: &Server, part: &str) -> (u16, String) {
     let answer = server.get("/health");
     let health: Value = serde_json::from_str(&answer.body).unwrap();
@@ -315,7 +315,7 @@ fn level(engine: Engine, stop: Stop, seed: u64) {
     disk.fill(0);
     fs::remove_file(log_of(&disk)).unwrap();
     let server = engine.start(&disk);
-    // Starting may give some room back, such as that of SQLite's log after a kill.
+    // Starting may free some space, such as that of SQLite's log after a kill.
     if engine != Engine::Spool && disk.free_bytes() == 0 {
         assert!(store_health(&server).1.contains("the disk is full"), "before anybody publishes");
         assert!(log(&disk).contains("free some space"), "{}", log(&disk));
@@ -348,7 +348,7 @@ fn check_full(engine: Engine, server: &Server, published: &Published) {
     }
 }
 
-/// What waits in the spool of a full disk is stored in an engine that lies elsewhere.
+/// What waits in the spool of a full disk is stored in an engine elsewhere.
 fn check_drained(disk: &Disk, published: &Published) {
     disk.fill(0);
     let elsewhere = tempfile::tempdir().unwrap();
@@ -378,7 +378,7 @@ fn log(disk: &Disk) -> String {
     fs::read_to_string(log_of(disk)).unwrap_or_default()
 }
 
-/// A disk on which an archive has taken all room, and a server that is stopped.
+/// A disk whose space an archive has used up, and a server that is stopped.
 fn filled(engine: Engine, seed: u64) -> (Disk, Published) {
     println!("{engine:?} seed {seed}");
     let disk = Disk::mount();
@@ -402,7 +402,7 @@ fn prune_gives_room(engine: Engine) {
     assert!(disk.free_bytes() > 4 << 20, "{} bytes are free: {}", disk.free_bytes(), said.out);
     let server = engine.start(&disk);
     published.publish_until_taken(&server);
-    // Retention removes the oldest: the newest are there.
+    // Retention removes the oldest messages: the newest are there.
     let newest =
         published.acknowledged.iter().filter(|payload| server.payloads(100).contains(payload)).count();
     assert!(newest >= 20, "{newest} messages are left");
@@ -444,7 +444,7 @@ fn records_and_blobs_are_full() {
     assert!(server.stop().success(), "{}", log(&disk));
 }
 
-/// A server that never ran before starts on a disk with little space, or says what to do, and starts when there is space.
+/// A server that never ran before starts on a disk with little space, or reports what to do, and starts when there is space.
 fn first_starts(engine: Engine) {
     for level in 0..FIRST_STEPS {
         let left = level * FIRST_STEP_BYTES;
@@ -483,7 +483,7 @@ fn log_stays_short() {
             published.publish(&server, 60_000);
         }
         let lines = log(&disk).lines().count() - lines;
-        // No measurement: a slow machine has more seconds.
+        // Not a measurement: a slow machine logs for more seconds.
         let text = log(&disk);
         let first: Vec<&str> = text.lines().take(20).collect();
         assert!(lines as u64 <= 1 + begun.elapsed().as_secs(), "{lines} lines: {first:#?}");

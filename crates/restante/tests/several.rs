@@ -1,7 +1,8 @@
-//! Several servers on the same engines: one account with writers on both, push from one to the other, what becomes of the work of
-//! a server that is killed, and moving from engine to engine. Without the engines these tests are reported as ignored; see docs/development.md.
+//! Several servers on the same engines: one account with writers on both, push from one to the other, what happens to the work of
+//! a server that is killed, and moving from engine to engine. Without the engines these tests are reported as ignored; see
+//! docs/development.md.
 //!
-//! Beside PostgreSQL each server has blobs of its own, so what one is to send for the other is uploaded to both.
+//! With PostgreSQL each server has its own blobs, so what one server may send for the other is uploaded to both.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 #[path = "several/client.rs"]
@@ -65,13 +66,13 @@ const TESTS: [Test; 5] = [
     ),
 ];
 
-/// These are about Cassandra, S3 and OpenSearch.
+/// These run on Cassandra, S3 and OpenSearch.
 const TESTS_OF_CASSANDRA: [Test; 1] = [(
     "a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others",
     a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others,
 )];
 
-/// This is about all that a user moves.
+/// This one moves everything that a user can move.
 const MOVING: &str = "everything_moves_through_all_engines_and_back_though_copies_are_killed";
 const BY_A_BROKER: &str = "servers_share_outgoing_mail_by_a_broker_and_go_on_without_it";
 
@@ -98,7 +99,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// The test that needs a broker beside a PostgreSQL.
+/// The test that needs a broker in addition to PostgreSQL.
 fn by_a_broker() -> Trial {
     let engines = Engines::Postgres;
     let has_broker = env::var_os(RABBITMQ_URL).is_some();
@@ -115,7 +116,7 @@ fn by_a_broker() -> Trial {
     trial.with_ignored_flag(missing.is_some() && !is_required)
 }
 
-/// The test that needs all engines that keep something.
+/// The test that needs all persistent engines.
 fn moving() -> Trial {
     let missing = Engines::Cassandra.missing().or(Engines::Postgres.missing());
     let is_ignored = missing.is_some() && !Engines::ALL.into_iter().all(Engines::are_required);
@@ -137,7 +138,7 @@ fn seconds() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A folder of a server, and its ports, which stay the same when it starts again.
+/// The folder of a server, and its ports, which stay the same when it starts again.
 struct Site {
     name: &'static str,
     folder: PathBuf,
@@ -173,7 +174,7 @@ impl Site {
         }
         command.env("RESTANTE_OPERATE__LISTEN", self.operators.to_string());
         command.env("RESTANTE_SMTP__HOSTNAME", format!("{}.example", self.name));
-        // A claim of a killed server is taken back soon, and a failure keeps nobody waiting.
+        // A claim of a killed server expires soon, and retries are quick.
         command.env("RESTANTE_DELIVERY__LEASE_SECONDS", "3");
         command.env("RESTANTE_DELIVERY__DOMAIN_DOWN_SECONDS", "0");
         command.env("RESTANTE_DELIVERY__RETRY_SECONDS", "0,1");
@@ -201,14 +202,15 @@ fn add_account(folder: &Path) {
     said(folder, &["account", "add", USER, "--password-file", "password"]);
 }
 
-/// Counts again what servers have counted; none of them runs.
+/// Recounts what servers have counted; none of them may run.
 fn recount(folder: &Path) {
     let checked = said(folder, &["mail", "check"]);
     assert!(!checked.contains("wrong"), "{checked}");
     said(folder, &["records", "check"]);
 }
 
-/// Starts two writers at each site, which write until they are to stop, or the first server is gone if it may be.
+/// Starts two writers at each site, which write until they are stopped, or until the first server is gone if it
+/// may be killed.
 fn start_writers<'s>(
     scope: &'s thread::Scope<'s, '_>,
     sites: &[Site; 2],
@@ -225,7 +227,7 @@ fn start_writers<'s>(
     [0, 1, 0, 1].into_iter().enumerate().map(start).collect()
 }
 
-/// Has two writers write at each site; returns what they know of their emails.
+/// Runs two writers at each site; returns what they know of their emails.
 fn write(sites: &[Site; 2], time: Duration, kill: Option<(Server, Duration)>) -> Vec<Writer> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -277,7 +279,7 @@ fn push_reaches_clients_on_the_other_server(stores: &Stores) {
     let [one, two] = sites.each_ref().map(Site::client);
     for (writer, listener) in [(&one, &two), (&two, &one)] {
         let events = Events::open(listener);
-        // The first event may be that of the time when the stream was opened.
+        // The first event may announce the state at which the stream was opened.
         for n in 0..3 {
             let created = writer
                 .call("Mailbox/set", json!({"create": {"m": {"name": format!("{n} {}", writer.address())}}}));
@@ -325,7 +327,7 @@ fn the_queue_of_a_killed_server_is_taken_over(stores: &Stores) {
     let (dead, alive) = if killed == 0 { (one, two) } else { (two, one) };
     dead.kill();
     let left = &sites[1 - killed];
-    // What comes after that goes out too. Its blobs need not be where nobody is.
+    // What is submitted after that is sent too. Its blobs need not be on the dead server.
     let survivor = [left.client(), left.client()];
     for n in 4..6 {
         submit(&survivor, 0, &address(n)).unwrap();
@@ -359,7 +361,7 @@ fn a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others(stores
     assert_eq!(server.stop().code(), Some(0));
 }
 
-/// One server reaches the broker all the time, the other one by a proxy that is cut.
+/// One server reaches the broker all the time, the other one through a proxy that is cut.
 fn servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(stores: &Stores) {
     let broker = env::var(RABBITMQ_URL).expect("the URL of a RabbitMQ");
     let (front, host) = broker.rsplit_once('@').unwrap();

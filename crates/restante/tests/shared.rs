@@ -22,9 +22,9 @@ use support::{CONTENT_TOPIC, Server, folder, say, wait_until};
 
 /// Names the Redis server, as `dev/services/with redis` sets it.
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
-/// Engines, divided by commas, whose tests must not be ignored.
+/// Engines, separated by commas, whose tests must not be ignored.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
-/// Short, so that a dead server is not waited for long.
+/// Short, so that nothing waits long for a dead server.
 const LEASE_MS: u64 = 3_000;
 
 type Test = (&'static str, fn(&str));
@@ -52,7 +52,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// What the keys of one test begin with.
+/// The prefix of the keys of one test.
 fn prefix() -> String {
     format!("t_{:016x}", RandomState::new().hash_one(0))
 }
@@ -132,7 +132,7 @@ fn servers_see_and_close_each_others_sessions(url: &str) {
     wait_until("it is gone", || users(two, &[]).len() == 1);
 }
 
-/// No relay stands between the two: what one takes reaches the other's streams through Redis.
+/// No relay connects the two: what one accepts reaches the other's streams through Redis.
 fn what_one_takes_is_live_at_the_other(url: &str) {
     let Pair { one, two, .. } = &Pair::start(url);
     let (at_one, at_two) = (stream(one), stream(two));

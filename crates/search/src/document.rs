@@ -1,15 +1,15 @@
 use restante_core::RecordId;
 
-/// The most bytes of the texts of one document. They are cut where the document is made.
+/// The most bytes of the texts of one document. Longer texts are cut when the document is created.
 pub const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Of a header field's value the first so many characters are searched: fields such as DKIM-Signature are long, and
-/// nobody looks for what they contain.
+/// Only this many characters at the beginning of a header field's value are searched: fields such as DKIM-Signature
+/// are long, and nobody searches for their content.
 pub const HEADER_VALUE_CHARS_MAX: usize = 512;
 
-/// What is searched of an email. It never changes.
+/// The searchable content of an email. It never changes.
 ///
-/// Phrases don't reach from one entry of a list to the next.
+/// A phrase doesn't match across two entries of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
     /// The email.
@@ -26,7 +26,7 @@ pub struct Document {
     pub bcc: Vec<String>,
     /// The subject, decoded.
     pub subject: String,
-    /// The texts of the body: of HTML what a reader sees, with alternative texts and titles.
+    /// The texts of the body: for HTML the visible text, with alternative texts and titles.
     pub body: Vec<String>,
     /// The names of attachments.
     pub attachments: Vec<String>,

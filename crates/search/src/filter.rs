@@ -17,21 +17,21 @@ const HEADER_NAME_BYTES_MAX: usize = 998;
 /// What an email must contain: the text conditions of RFC 8621 §4.4.1 and their operators (RFC 8620 §5.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// All of them match; of none: true.
+    /// All of them match; true if there are none.
     And(Vec<Filter>),
-    /// One of them matches; of none: false.
+    /// One of them matches; false if there are none.
     Or(Vec<Filter>),
-    /// None of them matches; of none: true.
+    /// None of them matches; true if there are none.
     Not(Vec<Filter>),
     /// Each phrase of the text is in some field: `text`.
     Text(SearchText),
     /// Each phrase of the text is in this field.
     In(Field, SearchText),
-    /// A header field of this name exists, and with a text: each phrase of the text is in a header field of this name.
+    /// A header field of this name exists; with a text: each phrase of it is in a header field of this name.
     Header(HeaderName, Option<SearchText>),
 }
 
-/// A field of a document that conditions name.
+/// A field of a document, as conditions name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// [`crate::Document::from`].
@@ -51,7 +51,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// All fields: those that [`Filter::Text`] looks into.
+    /// All fields: those that [`Filter::Text`] searches.
     pub const ALL: [Self; 7] =
         [Self::From, Self::To, Self::Cc, Self::Bcc, Self::Subject, Self::Body, Self::Attachments];
 }
@@ -61,7 +61,7 @@ impl Field {
 pub struct HeaderName(String);
 
 impl HeaderName {
-    /// A name in any case; `None` when no header field can have it.
+    /// Parses a name in any case; `None` when no header field can have it.
     pub fn new(name: &str) -> Option<Self> {
         let is_name = |byte: u8| byte.is_ascii_graphic() && byte != b':';
         let is_valid = !name.is_empty() && name.len() <= HEADER_NAME_BYTES_MAX && name.bytes().all(is_name);
@@ -74,10 +74,10 @@ impl HeaderName {
     }
 }
 
-/// Which bound a filter exceeds.
+/// The bound that a filter exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// It is nested too deep.
+    /// It is nested too deeply.
     #[error("filter is nested deeper than {FILTER_DEPTH_MAX}")]
     Depth,
     /// It has too many operators and conditions.

@@ -1,9 +1,9 @@
 //! Search: which emails of an account contain some words.
 //!
-//! [`Search`] is what doors ask, [`Index`] what the follower writes by, [`Upkeep`] what operators need. [`open`] chooses an engine
-//! by URL. Each sentence of the contracts is a named test that runs on every engine: see `tests/conformance`.
+//! [`Search`] is what doors query, [`Index`] is what the follower writes with, and [`Upkeep`] is for operators. [`open`] chooses
+//! an engine by URL. Each sentence of the contracts is a named test that runs on every engine: see `tests/conformance`.
 //!
-//! An index lags behind the records by some seconds, and it can be lost and made again. So each answer says up to which revision
+//! An index lags behind the records by some seconds, and it can be lost and rebuilt. So each answer says up to which revision
 //! of the account it is complete. To find the newest emails as well, a door matches those directly, with [`matches()`]. Engines and
 //! [`matches()`] share one tokeniser, [`Words`], so they agree on every email.
 
@@ -66,22 +66,22 @@ pub trait Search: Send + Sync + 'static {
     /// - *Pages*: walking by the last hit gives each matching document that is there all the time once. All pages together
     ///   are complete up to the smallest of their revisions: the index may be cleared between two pages.
     /// - An account that was never indexed has no hits and revision 0, as all accounts have after [`Upkeep::clear`]. While an index
-    ///   is made again, queries are answered with what there is.
+    ///   is being rebuilt, queries are answered with what it has.
     ///
     /// # Errors
     /// `Invalid`: a limit of 0 or above [`QUERY_HITS_MAX`], a filter that exceeds its bounds ([`Filter::check`]). `Unavailable`: the
-    /// engine can't answer now, or found its index damaged; a damaged index is made again from zero.
+    /// engine can't answer now, or found its index damaged; a damaged index is rebuilt from zero.
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error>;
 }
 
-/// Which emails are asked for.
+/// A search for emails.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// What they must contain.
+    /// What the emails must contain.
     pub filter: Filter,
-    /// In which order they come.
+    /// The order of the hits.
     pub order: Order,
-    /// Only emails that follow this one, which need not be there.
+    /// Only emails that follow this one in the order; it need not exist.
     pub after: Option<Hit>,
     /// The most hits, from 1 to [`QUERY_HITS_MAX`].
     pub limit: usize,
@@ -97,10 +97,10 @@ impl Query {
 /// The order of hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Ascending by id: for all hits.
+    /// Ascending by id: to get all hits.
     ById,
-    /// Descending by the time, then by id: for the newest hits, which are found without all others when the newest documents were
-    /// written last.
+    /// Descending by time, then by id: to get the newest hits. They are found without reading all others if the newest documents
+    /// were written last.
     NewestFirst,
 }
 
@@ -127,7 +127,7 @@ pub struct Hit {
 /// A page of matching emails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The emails, in the order that was asked for.
+    /// The emails, in the requested order.
     pub hits: Vec<Hit>,
     /// Whether more follow after the last one.
     pub has_more: bool,
@@ -135,19 +135,19 @@ pub struct Page {
     pub revision: Revision,
 }
 
-/// What the follower writes by. There is one writer: the series that began last.
+/// What the follower writes with. There is one writer: the series that began last.
 ///
 /// What is written becomes visible to queries and durable with a commit of the engine: after [`Index::commit`], and by itself when
-/// enough was written or some time has passed ([`TantivyConfig`]). A commit has everything that was written before it, in order,
-/// and nothing else: what [`Index::begin`] answers after a crash belongs together. The engine `opensearch` can't do that whole: a commit that a
-/// crash cuts short may leave documents that no revision counts, and the next series writes them again.
+/// enough was written or some time has passed ([`TantivyConfig`]). A commit has everything that was written before it, in order, and
+/// nothing else: what [`Index::begin`] returns after a crash is consistent. The engine `opensearch` can't fully guarantee that: a
+/// commit that a crash interrupts may leave documents that no revision includes, and the next series writes them again.
 #[async_trait]
 pub trait Index: Send + Sync + 'static {
     /// Begins a series of writes, and ends the one before.
     ///
-    /// - What was written and is in no commit is dropped.
-    /// - [`Begun::checkpoint`] is the last one that is in a commit; `None` when there is none, or when the index is empty because it
-    ///   was lost, damaged, made by another version, or cleared.
+    /// - What was written and not committed is dropped.
+    /// - [`Begun::checkpoint`] is the last committed one; `None` when there is none, or when the index is empty because it was lost,
+    ///   damaged, created by another version, or cleared.
     /// - An engine that failed to write tries again.
     ///
     /// # Errors
@@ -160,8 +160,8 @@ pub trait Index: Send + Sync + 'static {
     /// Adds and removes documents of an account.
     ///
     /// - A document replaces the one with its id: writing a batch twice has the effect of writing it once.
-    /// - Documents are removed before others are added. Removing what is not there is no error.
-    /// - With [`Batch::revision`] the account is complete up to there.
+    /// - Documents are removed before others are added. Removing a document that is not there is not an error.
+    /// - With [`Batch::revision`] the account is complete up to this revision.
     ///
     /// # Errors
     /// `Invalid`: more than [`BATCH_DOCUMENTS_MAX`] documents, more than [`BATCH_BYTES_MAX`] bytes, a document above
@@ -175,14 +175,14 @@ pub trait Index: Send + Sync + 'static {
     /// As [`Index::write`].
     async fn erase(&self, series: Series, account: AccountId) -> Result<(), Error>;
 
-    /// Saves a checkpoint, which is in a commit with everything that was written before it or not at all. The engine does not look
-    /// into it.
+    /// Saves a checkpoint. It is committed together with everything that was written before it, or not at all. The engine does not
+    /// interpret it.
     ///
     /// # Errors
     /// As [`Index::write`]; `Invalid` for more than [`CHECKPOINT_BYTES_MAX`] bytes.
     async fn save(&self, series: Series, checkpoint: Bytes) -> Result<(), Error>;
 
-    /// Up to which revisions accounts are written, in their order, also what is not in a commit yet.
+    /// The revisions up to which accounts are written, in the order of `accounts`, including what is not committed yet.
     ///
     /// # Errors
     /// As [`Index::write`].
@@ -195,14 +195,14 @@ pub trait Index: Send + Sync + 'static {
     async fn commit(&self, series: Series) -> Result<(), Error>;
 }
 
-/// A series of writes: the number that [`Index::begin`] gave it.
+/// A series of writes: the number that [`Index::begin`] assigned to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series(pub(crate) u64);
 
 /// A series that has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// For the calls that write.
+    /// The series, for the calls that write.
     pub series: Series,
     /// The last checkpoint that was committed.
     pub checkpoint: Option<Bytes>,
@@ -215,7 +215,7 @@ pub struct Batch {
     pub removed: Vec<RecordId>,
     /// Emails that are new.
     pub documents: Vec<Document>,
-    /// The revision of the account up to which its documents are written with this batch; `None` when more batches of the same
+    /// The revision up to which the documents of the account are written with this batch; `None` when more batches of the same
     /// changes follow.
     pub revision: Option<Revision>,
 }

@@ -12,8 +12,8 @@ pub fn matches(document: &Document, filter: &Filter) -> bool {
     evaluate(filter, document, &found)
 }
 
-/// Where the text of a field has what a filter looks for, as ranges of bytes, ascending and apart; for highlighting. What is
-/// negated is not looked for. Header conditions are left out.
+/// Where the text of a field contains what a filter searches for, as ranges of bytes, ascending and not adjacent or
+/// overlapping; for highlighting. Negated and header conditions are left out.
 pub fn marks(field: Field, text: &str, filter: &Filter) -> Vec<Range<usize>> {
     let mut phrases = Vec::new();
     positive_phrases(filter, field, &mut phrases);
@@ -98,7 +98,7 @@ impl<'f> Wanted<'f> {
     }
 }
 
-/// Where a text, or a list of texts, has the words of a filter: positions, ascending, by the number of the word.
+/// Where a text, or a list of texts, contains the words of a filter: positions, ascending, by the number of the word.
 #[derive(Default)]
 struct Occurrences(HashMap<usize, Vec<u64>>);
 
@@ -106,7 +106,7 @@ impl Occurrences {
     fn of<'t>(texts: impl IntoIterator<Item = &'t str>, wanted: &Wanted<'_>) -> Self {
         let mut occurrences = Self::default();
         for (entry, text) in texts.into_iter().enumerate() {
-            let base = (entry as u64) << 32; // so that no phrase reaches into the next entry
+            let base = (entry as u64) << 32; // so that no phrase matches across entries
             let mut words = Words::new(text);
             while let Some(word) = words.advance() {
                 if let Some(number) = wanted.words.get(word.text.as_str()) {
@@ -150,7 +150,7 @@ impl Occurrences {
     }
 }
 
-/// Where a document has the words of a filter.
+/// Where a document contains the words of a filter.
 struct Found<'f> {
     wanted: &'f Wanted<'f>,
     fields: [Occurrences; 7],
@@ -168,7 +168,7 @@ impl<'f> Found<'f> {
     }
 }
 
-/// The texts of a field, between which no phrase reaches.
+/// The texts of a field. A phrase doesn't match across two of them.
 pub(crate) fn texts(document: &Document, field: Field) -> Vec<&str> {
     let list = match field {
         Field::Subject => return vec![&document.subject],

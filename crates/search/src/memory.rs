@@ -1,4 +1,4 @@
-//! The reference model: documents in maps, matched one by one. Every write is in a commit at once.
+//! The reference model: documents in maps, matched one by one. Every write is committed at once.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -95,7 +95,7 @@ impl Index for Model {
 
     async fn ended(&self, series: Series) {
         let mut now = self.series.subscribe();
-        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index is gone
+        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index was dropped
     }
 
     async fn write(&self, series: Series, account: AccountId, batch: Batch) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use prometheus_client::{
 };
 use restante_core::ErrorKind;
 
-/// What is counted of a search index. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of a search index. Clones share the counts; metrics that are not registered are not exported.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) query_seconds: Histogram,
@@ -33,7 +33,7 @@ pub(crate) struct ErrorLabel {
     pub(crate) kind: &'static str,
 }
 
-/// What is asked of a search index, as errors are counted.
+/// The operations of a search index, as errors are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Query,
@@ -77,7 +77,7 @@ impl Default for Metrics {
             retried: Counter::default(),
             errors: Family::default(),
         };
-        // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
+        // A label that was never counted would not be exported at all, so its rise from 0 would not be visible.
         for operation in Operation::ALL {
             for kind in ERROR_KINDS {
                 drop(metrics.errors_of(operation, kind));

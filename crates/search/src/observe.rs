@@ -18,7 +18,7 @@ use crate::{
     Stats, Upkeep, metrics::Operation,
 };
 
-/// A search index that counts and times what is asked of another.
+/// A search index that counts and times the calls to another one.
 struct Observed {
     inner: Opened,
     metrics: Metrics,
@@ -26,7 +26,7 @@ struct Observed {
     is_write_outage: AtomicBool,
 }
 
-/// The same index, with everything that is asked of it counted.
+/// The same index, with all calls to it counted.
 pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
     let (is_query_outage, is_write_outage) = (AtomicBool::new(false), AtomicBool::new(false));
     let observed = Arc::new(Observed { inner, metrics, is_query_outage, is_write_outage });
@@ -34,8 +34,8 @@ pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
 }
 
 impl Observed {
-    /// Counts an error. An outage is logged once, however many operations fail meanwhile. One of writes lasts until a commit succeeds:
-    /// what is only written to memory does.
+    /// Counts an error. An outage is logged once, regardless of how many operations fail meanwhile. An outage of writes lasts until a
+    /// commit succeeds: a write to memory alone may succeed.
     fn noted<T>(&self, operation: Operation, result: Result<T, Error>) -> Result<T, Error> {
         let is_outage = match operation {
             Operation::Query => &self.is_query_outage,

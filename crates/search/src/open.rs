@@ -12,7 +12,7 @@ use crate::{
 /// Which engine, and where: `memory:`, `tantivy:<folder>` or `opensearch://<user>@<host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
-    /// The reference model, in memory: it keeps nothing.
+    /// The reference model, in memory: nothing is stored.
     Memory,
     /// Tantivy in a folder.
     Tantivy(PathBuf),
@@ -66,8 +66,8 @@ pub struct Config {
     pub tantivy: TantivyConfig,
     /// Settings of the `opensearch` engine.
     pub opensearch: OpensearchConfig,
-    /// Open only an index that is there, of engines that can say so: nothing is made, what is damaged is not removed, and a server that
-    /// is out of reach is an error.
+    /// Open only an index that exists, with engines that can tell: nothing is created, a damaged index is not removed, and a server
+    /// that can't be reached is an error.
     pub must_exist: bool,
     /// The metrics to count in.
     pub metrics: Metrics,
@@ -90,15 +90,15 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TantivyConfig {
-    /// The longest time, in milliseconds, from a write to the commit that has it; ten times as long where nobody searches the account
-    /// meanwhile. Until then the newest emails are matched directly.
+    /// The longest time, in milliseconds, from a write to its commit; ten times as long for accounts that are not searched meanwhile.
+    /// Until then the newest emails are matched directly.
     pub commit_ms: u64,
-    /// So many documents of one account, or ten times as many of all, are committed at once, without waiting.
+    /// This many documents of one account, or ten times as many of all, are committed at once, without waiting.
     pub commit_documents: NonZero<usize>,
     /// The memory for documents that are being indexed, in bytes; at least 15,000,000.
     pub memory_bytes: usize,
-    /// Whether the checksums of all files are verified on opening. It reads the whole index. Without it, damage in the middle of a
-    /// file is noticed when a query or a merge meets it.
+    /// Whether the checksums of all files are verified when the index is opened. That reads the whole index. Without it, damage in the
+    /// middle of a file is noticed when a query or a merge reads it.
     pub verify: bool,
 }
 
@@ -109,10 +109,10 @@ impl Default for TantivyConfig {
 }
 
 impl TantivyConfig {
-    /// The least that `memory_bytes` may be: what Tantivy takes for indexing.
+    /// The least value of `memory_bytes`: what Tantivy needs for indexing.
     const MEMORY_BYTES_MIN: usize = 15_000_000;
 
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// The error in these settings, if there is one: the setting, and what to do.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let is_small = self.memory_bytes < Self::MEMORY_BYTES_MIN;
         is_small.then(|| ("memory_bytes", format!("use at least {}", Self::MEMORY_BYTES_MIN)))
@@ -123,23 +123,22 @@ impl TantivyConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpensearchConfig {
-    /// The name of the alias by which the index is found, and the beginning of the names of indexes, so that several can share a
+    /// The name of the alias that leads to the index, and the prefix of the names of indexes, so that several can share a
     /// cluster.
     pub prefix: String,
-    /// The shards of an index that is made; an account is in one of them.
+    /// The shards of an index that is created; each account is in one of them.
     pub shards: NonZero<u32>,
-    /// The copies of each shard of an index that is made, beside the first.
+    /// The copies of each shard of an index that is created, not counting the first.
     pub replicas: u32,
-    /// The longest time, in milliseconds, from a write to the commit that has it. Until then the newest emails are matched directly.
+    /// The longest time, in milliseconds, from a write to its commit. Until then the newest emails are matched directly.
     pub commit_ms: u64,
-    /// So many documents are committed at once, without waiting.
+    /// This many documents are committed at once, without waiting.
     pub commit_documents: NonZero<usize>,
     /// How long a query may take, in milliseconds. A request that writes may take six times as long.
     pub timeout_ms: NonZero<u64>,
-    /// The most queries at once; further ones wait, within their time.
+    /// The most queries at once; further ones wait, within their time limit.
     pub queries_max: NonZero<usize>,
-    /// The authorities that have signed the server's certificate, for an `opensearchs:` URL: a PEM file; empty for those of the
-    /// operating system.
+    /// The trusted certificate authorities for an `opensearchs:` URL: a PEM file; empty for those of the operating system.
     pub ca_file: PathBuf,
 }
 
@@ -162,7 +161,7 @@ impl OpensearchConfig {
     /// The longest prefix.
     const PREFIX_BYTES_MAX: usize = 64;
 
-    /// What is wrong with a prefix.
+    /// The error in a prefix, if there is one.
     pub fn prefix_error(prefix: &str) -> Option<String> {
         let is_first_right = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
         let is_of_name =
@@ -180,7 +179,7 @@ impl OpensearchConfig {
 
 /// An opened search index: the interfaces of one engine.
 ///
-/// Close it by [`Upkeep::close`]. If it is dropped instead, what was not committed is lost, and written again by the follower;
+/// Close it by [`Upkeep::close`]. If it is dropped instead, what was not committed is lost, and the follower writes it again;
 /// until its tasks have ended, it can't be opened again (`Conflict`).
 #[derive(Clone)]
 pub struct Opened {
@@ -192,17 +191,18 @@ pub struct Opened {
     pub upkeep: Arc<dyn Upkeep>,
 }
 
-/// Opens the search index of `config`, and creates it if it does not exist. An index that is damaged, of another program or of
-/// another version is removed, and an empty one created: then [`Index::begin`] has no checkpoint.
+/// Opens the search index of `config`, and creates it if it does not exist. An index that is damaged, or of another program or
+/// version, is removed and replaced by an empty one: then [`Index::begin`] returns no checkpoint.
 ///
-/// An OpenSearch that is out of reach is no error, without [`Config::must_exist`]: queries are answered `Unavailable` and writes fail until
-/// it is back.
+/// Without [`Config::must_exist`], an OpenSearch that can't be reached is not an error: queries return `Unavailable` and writes fail
+/// until it can be reached again.
 ///
 /// # Errors
-/// With [`Config::must_exist`] `NotFound` when there is none, and `Corrupt` when it is damaged or of another version; `Invalid` when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index
-/// open, or when something else has the name that the index needs; those of the disk.
+/// With [`Config::must_exist`] `NotFound` when there is no index, and `Corrupt` when it is damaged or of another version; `Invalid`
+/// when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index open,
+/// or when something else has the name that the index needs; those of the disk.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that only this crate compiles the code of the engines, and not each crate that opens one.
     Box::pin(open_observed(config))
 }
 

@@ -1,4 +1,4 @@
-//! Where OpenSearch is.
+//! The URL of an OpenSearch.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -7,8 +7,8 @@ use crate::Error;
 /// The port of OpenSearch's HTTP interface.
 const PORT_DEFAULT: u16 = 9200;
 
-/// The address of an OpenSearch: `opensearch://host:port`, or `opensearchs://` with TLS, with `user:password@` before the host where it
-/// asks for them. It is never shown with its password.
+/// The address of an OpenSearch: `opensearch://host:port`, or `opensearchs://` with TLS, with `user:password@` before the host if it
+/// requires them. Its password is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OpensearchUrl {
     is_tls: bool,
@@ -19,7 +19,7 @@ pub struct OpensearchUrl {
 }
 
 impl OpensearchUrl {
-    /// The same with a password, which counts unless the URL has its own. It is never shown.
+    /// The same with a password, unless the URL has one. It is never shown.
     #[must_use]
     pub fn with_password(mut self, password: String) -> Self {
         self.password.get_or_insert(password);
@@ -76,7 +76,7 @@ impl FromStr for OpensearchUrl {
     }
 }
 
-/// Host and port; `None` for something else.
+/// Host and port; `None` if it is something else.
 fn authority(place: &str) -> Option<String> {
     let is_of_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     if place.is_empty() || !place.chars().all(is_of_host) {
@@ -110,7 +110,7 @@ impl fmt::Debug for OpensearchUrl {
     }
 }
 
-/// A URL with `***` in the place of its password.
+/// A URL with `***` instead of its password.
 pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     if let Some((scheme, rest)) = url.split_once("://")
         && let Some((user_info, place)) = rest.rsplit_once('@')

@@ -1,4 +1,4 @@
-//! What a user types into a search field.
+//! The text that a user types into a search field.
 
 use restante_core::Error;
 
@@ -7,20 +7,20 @@ use crate::{Word, Words};
 /// The most words of a text.
 pub const TEXT_WORDS_MAX: usize = 256;
 
-/// The text of a condition, parsed: phrases that must all be there (RFC 8621 §4.4.1).
+/// The text of a condition, parsed: phrases that must all be found (RFC 8621 §4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchText {
     phrases: Vec<Phrase>,
 }
 
-/// Words that stand one after the other.
+/// Consecutive words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phrase {
     words: Vec<(u32, String)>,
 }
 
 impl Phrase {
-    /// Its words, folded, each with its position counted from that of the first.
+    /// Its words, folded, each with its position relative to the first.
     pub fn words(&self) -> &[(u32, String)] {
         &self.words
     }
@@ -31,12 +31,12 @@ impl Phrase {
         while let Some(word) = reader.advance() {
             words.push(word.clone());
             if words.len() > 2 * TEXT_WORDS_MAX {
-                break; // too many, as the caller finds
+                break; // too many: the caller returns the error
             }
         }
         let pairs: Vec<u32> = words.iter().filter(|word| word.is_pair).map(|word| word.position).collect();
         let has_pair = |position: u32| pairs.binary_search(&position).is_ok();
-        // A pair says what its two characters say, and more.
+        // A pair implies its two characters, and their order.
         let is_covered = |word: &Word| {
             let is_second = word.position.checked_sub(1).is_some_and(has_pair);
             !word.is_pair && (is_second || has_pair(word.position))
@@ -50,10 +50,10 @@ impl Phrase {
 impl SearchText {
     /// Parses the text of a condition.
     ///
-    /// - White space separates; everything must be there, in any order and in any of the fields that the condition names.
-    /// - What stands in `'..'` or `".."` is a phrase; so is `example.com`, whose words must follow each other. In it `\` makes
+    /// - White space separates; every part must be found, in any order and in any of the fields that the condition names.
+    /// - Text in `'..'` or `".."` is a phrase; so is `example.com`, whose words must follow each other. In it `\` makes
     ///   the next character an ordinary one. A quotation mark within a word, or without its counterpart, is an ordinary character.
-    /// - What has no word, such as a single `-`, demands nothing: a text without words matches everything.
+    /// - A part without a word, such as a single `-`, has no effect: a text without words matches everything.
     ///
     /// # Errors
     /// `Invalid` for more than [`TEXT_WORDS_MAX`] words.
@@ -74,7 +74,7 @@ impl SearchText {
         Ok(Self { phrases })
     }
 
-    /// What must be there.
+    /// The phrases that must be found.
     pub fn phrases(&self) -> &[Phrase] {
         &self.phrases
     }
@@ -84,7 +84,7 @@ impl SearchText {
 fn parts(text: &str) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start();
-    // Once a mark has no counterpart in the rest, none that follows has one: without this, many of them take quadratic time.
+    // If a mark has no counterpart in the rest, no later one has: without this check, many of them would take quadratic time.
     let mut unpaired: Vec<char> = Vec::new();
     while let Some(first) = rest.chars().next() {
         let is_quote = matches!(first, '"' | '\'') && !unpaired.contains(&first);
@@ -104,7 +104,7 @@ fn parts(text: &str) -> Vec<String> {
     parts
 }
 
-/// What stands between a quotation mark at the beginning and the next one, and the bytes of all that.
+/// The text between a quotation mark at the beginning and the next one, and the bytes of all that.
 fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
     let mut part = String::new();
     let mut is_escaped = false;

@@ -2,40 +2,40 @@ use async_trait::async_trait;
 
 use crate::Error;
 
-/// What operators do with a search index.
+/// The interface of a search index for operators.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// Whether the index can be asked and written, from memory.
+    /// Whether the index can be queried and written; this reads memory only.
     ///
     /// # Errors
-    /// The error of the last write that failed, until a commit succeeds; `Unavailable` when the index was found damaged and is not made
-    /// again yet, or is closed.
+    /// The error of the last write that failed, until a commit succeeds; `Unavailable` when the index was found damaged and is not
+    /// rebuilt yet, or is closed.
     fn health(&self) -> Result<(), Error>;
 
-    /// What the index holds and costs, as of its last commit.
+    /// The size of the index as of its last commit.
     ///
     /// # Errors
     /// `Unavailable`.
     async fn stats(&self) -> Result<Stats, Error>;
 
-    /// Verifies the index; changes nothing. An engine with files verifies the checksum of each, one with a server that each part of the
-    /// index is there.
+    /// Verifies the index; changes nothing. An engine with files verifies the checksum of each; one with a server checks that each
+    /// part of the index is there.
     ///
     /// `progress` is called now and then with the bytes done and the bytes in all.
     ///
     /// # Errors
-    /// Only when the check could not be made; damage is reported in the [`Report`].
+    /// Only when the check could not be performed; damage is reported in the [`Report`].
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
 
-    /// Removes everything, and ends the series of writes: the follower begins from zero. Queries are answered with what there is
-    /// meanwhile.
+    /// Removes everything, and ends the series of writes: the follower begins from zero. Meanwhile queries are answered with
+    /// what the index contains.
     ///
     /// # Errors
-    /// `Unavailable`, `Full`; then the index is cleared when a series begins.
+    /// `Unavailable`, `Full`; then the index is cleared when the next series begins.
     async fn clear(&self) -> Result<(), Error>;
 
-    /// Makes the index again from zero, and ends the series of writes. An engine that can build an index beside another answers queries
-    /// from the one that it has until the new one is complete for each account up to the same revision; others do as
+    /// Rebuilds the index from zero, and ends the series of writes. An engine that can build an index beside another answers queries
+    /// from the old one until the new one is complete for each account up to the same revision; others do the same as
     /// [`Upkeep::clear`].
     ///
     /// # Errors
@@ -45,23 +45,23 @@ pub trait Upkeep: Send + Sync + 'static {
     }
 
     /// Commits what was written, ends the series and releases the engine's resources. Further calls are answered `Unavailable`.
-    /// Closing twice is no error.
+    /// Closing twice is not an error.
     ///
     /// # Errors
-    /// When the commit failed: what was written since the one before is lost and will be written again.
+    /// When the commit failed: what was written since the commit before is lost and will be written again.
     async fn close(&self) -> Result<(), Error>;
 }
 
-/// What an index holds and costs.
+/// The size of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Documents of all accounts.
     pub documents: u64,
-    /// Documents and removals that are written and in no commit.
+    /// Documents and removals that are written and not committed.
     pub uncommitted: u64,
-    /// Parts that a query looks into one after the other.
+    /// Parts that a query searches one after the other.
     pub segments: u64,
-    /// Bytes on disk; 0 when the engine keeps nothing on disk.
+    /// Bytes on disk; 0 when the engine stores nothing on disk.
     pub disk_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The bounds of what engines are given, checked once for all of them.
+//! The bounds of the arguments of engines, checked once for all of them.
 
 use bytes::Bytes;
 

@@ -11,10 +11,10 @@ use unicode_normalization::{
     char::{canonical_combining_class, is_combining_mark},
 };
 
-/// Of a word so many characters are compared: longer ones are data, such as base64.
+/// The number of characters of a word that are compared: longer ones are data, such as base64.
 pub const WORD_CHARS_MAX: usize = 64;
 
-/// Marks that belong to the character before them, at most: normalising sorts them, which takes longer than linear time.
+/// The most marks that belong to the character before them: normalising sorts them, which takes more than linear time.
 const CLUSTER_CHARS_MAX: usize = 32;
 
 /// A word of a text, as it is compared: decomposed (NFKD), without diacritics, case folded.
@@ -24,9 +24,9 @@ pub struct Word {
     pub text: String,
     /// Its number in the text. A pair has that of its first character.
     pub position: u32,
-    /// The bytes of the text it was made of.
+    /// The bytes of the text that it was made of.
     pub range: Range<usize>,
-    /// Whether it is two adjacent characters of a script without spaces between words. Each of them is a word, too.
+    /// Whether it is two adjacent characters of a script without spaces between words. Each of the two is a word, too.
     pub is_pair: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Words<'t> {
     /// The word that is being read; empty when there is none.
     word: Word,
     word_chars: usize,
-    /// The character before, when it is one that pairs are made of.
+    /// The previous character, if pairs can be made of it.
     previous: Option<(String, Range<usize>)>,
     ready: VecDeque<Word>,
     current: Word,
@@ -67,7 +67,7 @@ impl<'t> Words<'t> {
         }
     }
 
-    /// The next word; `None` at the end. A pair stands after the word of its first character.
+    /// The next word; `None` at the end. A pair follows the word of its first character.
     pub fn advance(&mut self) -> Option<&Word> {
         loop {
             if let Some(word) = self.ready.pop_front() {
@@ -225,8 +225,8 @@ impl<'t> Words<'t> {
     }
 }
 
-/// Full case folding, as far as the standard library's mappings give it: ß, ẞ and SS, ς and Σ. The upper case of ß is SS, but ẞ is
-/// its own: so lower case comes first.
+/// Full case folding, as far as the standard library's mappings provide it: ß, ẞ and SS, ς and Σ. The upper case of ß is SS, but
+/// that of ẞ is ẞ itself: so the lower case is computed first.
 fn folded_case(c: char) -> impl Iterator<Item = char> {
     c.to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
 }
@@ -237,7 +237,7 @@ fn joins_the_one_before(c: char) -> bool {
     is_combining_mark(c) || matches!(c, '\u{1160}'..='\u{11ff}' | '\u{ff9e}' | '\u{ff9f}')
 }
 
-/// Whether a decomposed character is left out: diacritics, and what is not visible.
+/// Whether a decomposed character is left out: diacritics, and invisible characters.
 fn is_dropped(c: char) -> bool {
     let is_invisible = matches!(
         c,
@@ -253,8 +253,8 @@ fn is_plain_ideograph(c: char) -> bool {
     is_kana || matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}')
 }
 
-/// Whether a character belongs to a script that is written without spaces between words, or, as Korean, with whatever belongs to
-/// a word glued to it.
+/// Whether a character belongs to a script that is written without spaces between words, or in which, as in Korean, particles
+/// are attached to a word.
 fn is_ideograph(c: char) -> bool {
     let is_of_script = matches!(
         c,

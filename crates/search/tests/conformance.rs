@@ -24,12 +24,12 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use common::{Engine, TestIndex, arguments, run, trial};
 
-/// What a promise is tried on: where an index of some engine lies.
+/// What a promise is tested on: the location of an index of some engine.
 pub(crate) type Subject = Arc<TestIndex>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, the engines that it is tried on, and the test.
+/// A promise: its name, the engines that it is tested on, and the test.
 pub(crate) struct Promise {
     module: &'static str,
     name: &'static str,
@@ -37,16 +37,16 @@ pub(crate) struct Promise {
     run: Run,
 }
 
-/// Whose promise it is.
+/// The engines that make a promise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// Every engine's.
+    /// Every engine.
     Any,
-    /// That of engines that keep what they have when they are closed.
+    /// Engines that keep their contents when they are closed.
     Disk,
-    /// That of engines whose index is files of their own.
+    /// Engines whose index consists of files of their own.
     Files,
-    /// That of engines whose index a server has.
+    /// Engines whose index is on a server.
     Server,
 }
 

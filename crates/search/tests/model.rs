@@ -24,13 +24,13 @@ enum Operation {
     Write(usize, Vec<Document>, Vec<RecordId>),
     Erase(usize),
     Commit,
-    /// The writer begins again, after a commit: what both have stays.
+    /// The writer begins again, after a commit: the contents of both stay.
     Begin,
     Reopen,
     Query(usize, Query),
 }
 
-/// Few words, so that they meet: of several scripts, with what folding and phrases have to do with.
+/// Few words, so that they match often: of several scripts, with what matters for folding and phrases.
 fn words() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         6 => "[abcAB]".prop_map(String::from),
@@ -184,7 +184,8 @@ fn cases() -> u32 {
     std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }
 
-/// A failure prints its operations, as few as were found to fail, and is kept in `model.regressions` for later runs.
+/// A failure prints the shortest series of operations that was found to fail, which is kept in `model.regressions`
+/// for later runs.
 fn agrees_with_the_model(engine: Engine) {
     let mut runner = TestRunner::new(ProptestConfig {
         cases: cases(),

@@ -1,4 +1,4 @@
-//! What the engine `opensearch` does when OpenSearch is busy, slow, broken or away: on a server of these tests whose answers they choose.
+//! What the engine `opensearch` does when OpenSearch is busy, slow, broken or away: on a fake server whose responses the tests choose.
 #![cfg(feature = "opensearch")]
 #![allow(
     clippy::unwrap_used,
@@ -30,15 +30,15 @@ const A: AccountId = AccountId(7);
 /// How one request is answered.
 #[derive(Clone)]
 enum Reply {
-    /// As an OpenSearch with an empty index.
+    /// Like an OpenSearch with an empty index.
     Usual,
     With(u16, Value),
     Text(u16, &'static str),
     /// The connection ends in the middle of the answer.
     Half,
-    /// None comes.
+    /// No response arrives.
     Silence,
-    /// Items of a bulk request, in their order; further ones succeed.
+    /// The outcomes of the items of a bulk request, in their order; further ones succeed.
     Items(Vec<(u16, &'static str)>),
 }
 
@@ -82,12 +82,12 @@ impl Asked {
 #[derive(Default)]
 struct State {
     asked: Vec<Asked>,
-    /// For the next requests whose path has the text.
+    /// The responses for the next requests whose path contains the text.
     replies: VecDeque<(&'static str, Reply)>,
     has_index: bool,
 }
 
-/// A server whose answers a test chooses.
+/// A server whose responses a test chooses.
 struct Server {
     state: Arc<Mutex<State>>,
     address: String,
@@ -207,7 +207,7 @@ async fn read(socket: &mut BufReader<TcpStream>) -> Option<Asked> {
     Some(Asked { method, path, body: String::from_utf8(body).ok()?, authorization })
 }
 
-/// As an OpenSearch answers that has an empty index after one was made.
+/// Responds like an OpenSearch that has an empty index once one was created.
 fn usual(asked: &Asked, state: &mut State) -> Reply {
     let shards = json!({"total": 1, "successful": 1, "failed": 0});
     let found = match (asked.method.as_str(), asked.path.as_str()) {
@@ -343,7 +343,7 @@ async fn a_request_that_is_too_long_is_split() {
     server.reply("_bulk", Reply::Text(413, "too long"));
     opened.index.commit(series).await.unwrap();
     let ids: Vec<Vec<String>> = server.take_of("_bulk").iter().map(Asked::ids).collect();
-    // The first alone is too long: it is left out.
+    // The first document alone is too long: it is left out.
     assert_eq!(ids, [vec!["7-1", "7-2", "7-3"], vec!["7-1"], vec!["7-2", "7-3"], vec!["state-7"]]);
 }
 
@@ -425,7 +425,7 @@ async fn what_is_not_shown_keeps_the_checkpoint_back() {
     assert_eq!(opened.index.commit(series).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let ids: Vec<Vec<String>> = server.take_of("_bulk").iter().map(Asked::ids).collect();
     assert_eq!(ids, [["7-1"]]);
-    // A shard that can't refresh fails the request that should have shown what was written.
+    // A shard that can't refresh fails the request that should have made the writes visible.
     let series = begin(&opened).await;
     opened.index.write(series, A, batch([1], 1)).await.unwrap();
     opened.index.save(series, "position".into()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Power cuts while documents are written, removed and committed: the index has one commit, whole, and none before the last that was
-//! acknowledged.
+//! Power cuts while documents are written, removed and committed: afterwards the index contains exactly one commit, complete, and
+//! none older than the last that was acknowledged.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -17,7 +17,7 @@ use restante_search::{
 const ACCOUNT: AccountId = AccountId(3);
 const COMMITS: u64 = 24;
 
-/// What the index has after a commit: each has two emails of its own and removes one of an earlier commit.
+/// The contents of the index after a commit: each has two emails of its own and removes one of an earlier commit.
 fn emails_at(commit: u64) -> BTreeSet<u64> {
     let mut emails = BTreeSet::new();
     for n in 1..=commit {
@@ -32,7 +32,7 @@ fn written_by(commit: u64) -> [u64; 2] {
 }
 
 fn removed_by(commit: u64) -> u64 {
-    commit // of the commit half as far
+    commit // an email of the commit with half this number
 }
 
 async fn open_at(folder: &Path) -> Opened {

@@ -10,14 +10,14 @@ use futures_util::future::BoxFuture;
 /// The result of a call: ready at once where the engine is in this process, which costs no allocation, or a future.
 #[must_use = "an answer does nothing unless it is awaited"]
 pub enum Answer<'a, T> {
-    /// The result is there.
+    /// The result is ready.
     Ready(Option<T>),
-    /// The result comes later.
+    /// The result is ready later.
     Later(BoxFuture<'a, T>),
 }
 
 impl<'a, T> Answer<'a, T> {
-    /// A result that is there.
+    /// A result that is ready.
     #[inline]
     pub fn ready(answer: T) -> Self {
         Self::Ready(Some(answer))
@@ -35,7 +35,7 @@ impl<'a, T> Answer<'a, T> {
         }
     }
 
-    /// A result that comes later.
+    /// A result that is ready later.
     pub fn later(answer: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Later(Box::pin(answer))
     }

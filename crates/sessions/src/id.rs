@@ -57,7 +57,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The text is no session id.
+/// The text is not a session id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a session id has 32 hexadecimal digits")]
 pub struct ParseSessionIdError;

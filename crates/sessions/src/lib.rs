@@ -302,7 +302,7 @@ fn fuzz_session(user: &str, bytes: &[u8]) {
     assert_eq!(again.as_slice(), bytes, "a valid session is written again as the same bytes");
 }
 
-/// Bytes that are accepted as an info are what encoding its entries gives, and each entry is found.
+/// Bytes that are accepted as an info equal the encoding of its entries, and each entry is found.
 fn fuzz_info(bytes: &[u8]) {
     let info = Info::new(bytes);
     let entries: Vec<_> = info.iter().collect();

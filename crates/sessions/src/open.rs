@@ -61,7 +61,7 @@ impl fmt::Debug for EngineUrl {
     }
 }
 
-/// A URL without its password. Of a mistyped URL only the parts remain that can't contain the password.
+/// A URL without its password. If the URL is malformed, only the parts that can't contain the password remain.
 fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
     let Some((scheme, secret)) = before.split_once("://") else { return format!("***@{host}") };
@@ -110,8 +110,7 @@ pub struct RedisConfig {
     /// The password, if the URL has none.
     #[serde(skip)]
     pub password: Option<String>,
-    /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; empty for those of the operating
-    /// system.
+    /// The trusted certificate authorities for a `rediss:` URL: a PEM file; empty for those of the operating system.
     pub ca_file: PathBuf,
     /// The client's own certificate, for a `rediss:` URL: a PEM file; empty for none.
     pub certificate_file: PathBuf,
@@ -127,7 +126,7 @@ pub struct RedisConfig {
 const PREFIX_BYTES_MAX: usize = 64;
 
 impl RedisConfig {
-    /// What is wrong with a prefix, if anything. A colon is refused because it ends the prefix: keys of the prefix `a:u` would be
+    /// The error in a prefix, if there is one. A colon is refused because it ends the prefix: keys of the prefix `a:u` would be
     /// those of users of the prefix `a`.
     pub fn prefix_error(prefix: &str) -> Option<String> {
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
@@ -173,13 +172,13 @@ pub struct Opened {
     pub nodes: Arc<dyn Nodes>,
 }
 
-/// Opens the table. `owner` is notified of what other nodes do to this node's sessions.
+/// Opens the table. `owner` is notified when other nodes end this node's sessions or publish events.
 ///
 /// # Errors
-/// `Invalid`: a setting can't be used. An unreachable Redis is no error: the table begins with this node alone, and
+/// `Invalid`: a setting can't be used. An unreachable Redis is not an error: the table begins with this node alone, and
 /// [`Nodes::health`] reports it.
 pub fn open(config: Config, owner: Arc<dyn Owner>) -> BoxFuture<'static, Result<Opened, Error>> {
-    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    // Boxed here, so that only this crate compiles the code of the engines, and not each crate that opens one.
     Box::pin(open_engine(config, owner))
 }
 

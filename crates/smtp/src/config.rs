@@ -13,53 +13,54 @@ use restante_directory::EmailAddress;
 use restante_net::{Limits, Rate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// The settings of SMTP; those of messages, times and memory hold for LMTP too.
+/// The settings of SMTP; those about messages, times and memory apply to LMTP too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SmtpConfig {
-    /// Where mail of other servers is received: one address or a list, as `0.0.0.0:25`; empty for not at all.
+    /// Where mail from other servers is received: one address or a list, as `0.0.0.0:25`; empty to disable it.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<SocketAddr>,
     /// The name of this server, which the DNS knows: it is in the greeting and in `Received` fields.
     pub hostname: String,
-    /// The address to which mail for `postmaster` without a domain goes, and at domains that have no such address; empty for `postmaster` at the
-    /// host name or its parent domain.
+    /// The address that gets mail for `postmaster` without a domain, and for `postmaster` at domains without such an address;
+    /// empty for `postmaster` at the host name or its parent domain.
     #[serde(with = "restante_core::settings::text_or_empty")]
     pub postmaster: Option<EmailAddress>,
-    /// Whether clients may resume TLS sessions. Some of Microsoft's servers break off when they do.
+    /// Whether clients may resume TLS sessions. Some of Microsoft's servers close the connection when they do.
     pub session_tickets: bool,
-    /// Addresses of proxies, each of whose connections begins with a header of the PROXY protocol.
+    /// Addresses of proxies. Each connection from one begins with a header of the PROXY protocol.
     pub proxies: Vec<IpAddr>,
-    /// Connections at once on one listener.
+    /// The most connections of one listener at a time.
     pub connections_max: NonZero<usize>,
-    /// Connections of one address at once, where an IPv6 network of 64 bits counts as one and loopback is not limited.
+    /// The most connections of one address at a time. An IPv6 /64 counts as one address; loopback is not limited.
     pub connections_per_address_max: NonZero<usize>,
-    /// Connections of one address per minute; further ones get 421.
+    /// The most connections of one address per minute; further ones get 421.
     pub connects_per_minute_max: NonZeroU32,
-    /// Messages of one address per minute; further ones get 450.
+    /// The most messages of one address per minute; further ones get 450.
     pub messages_per_minute_max: NonZeroU32,
-    /// Unknown recipients of one address per minute; one more ends the connection.
+    /// The most unknown recipients of one address per minute; one more ends the connection.
     pub unknown_per_minute_max: NonZeroU32,
-    /// How many times as much as one address a whole network (24 bits of IPv4, 48 of IPv6) may connect, send and name unknown recipients per minute; 0 for
-    /// no such limit.
+    /// How many times the limits of one address a whole network (an IPv4 /24 or an IPv6 /48) may use per minute, for connections,
+    /// messages and unknown recipients; 0 for no limit per network.
     pub network_factor: u32,
-    /// How much longer each unknown recipient after the second of a connection takes than the one before, up to five times this.
+    /// How much longer the reply to each unknown recipient after the second of a connection is delayed than the one before, up to
+    /// five times this.
     pub unknown_delay_ms: u64,
-    /// Errors of a connection since its last message; one more ends it.
+    /// The most errors of a connection since its last message; one more ends it.
     pub errors_max: NonZeroU32,
-    /// How long a client must wait for the greeting; one that sends something before is refused.
+    /// How long a client must wait for the greeting; one that sends something earlier is refused.
     pub greeting_delay_ms: u64,
     /// The longest message.
     pub message_bytes_max: NonZero<usize>,
-    /// The memory of all messages that are being received or stored.
+    /// The most memory of all messages that are being received or stored.
     pub memory_bytes_max: NonZero<usize>,
-    /// How long a message waits for memory before it is refused for now.
+    /// How long a message waits for memory before it is refused with a temporary error.
     pub memory_timeout_ms: u64,
-    /// Recipients of a message. RFC 5321 requires at least 100.
+    /// The most recipients of a message. RFC 5321 requires at least 100.
     pub recipients_max: NonZero<usize>,
-    /// Recipients of one message that are stored at once.
+    /// How many recipients of one message are stored at a time.
     pub deliveries_at_once_max: NonZero<usize>,
-    /// Whether mail beyond an account's quota is refused for good (552), and not for now (452).
+    /// Whether mail that exceeds an account's quota is refused permanently (552) instead of temporarily (452).
     pub quota_is_permanent: bool,
     /// How long a client may take for a command.
     pub command_timeout_ms: NonZeroU64,
@@ -69,7 +70,7 @@ pub struct SmtpConfig {
     pub message_timeout_ms: NonZeroU64,
     /// How long a client may take to read replies.
     pub stall_timeout_ms: NonZeroU64,
-    /// How long messages that were begun may take after the server began to stop; then their connections are cut.
+    /// How long messages that have begun may take after the server began to stop; then their connections are closed.
     #[serde(skip)]
     pub stop_timeout_ms: u64,
 }
@@ -107,7 +108,7 @@ impl Default for SmtpConfig {
 }
 
 impl SmtpConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// What is wrong with these settings, if anything: the setting, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let is_host = !self.hostname.is_empty()
             && self.hostname.len() <= 255
@@ -118,7 +119,7 @@ impl SmtpConfig {
         if self.recipients_max.get() < 100 {
             return Some(("recipients_max", "use at least 100 (RFC 5321 section 4.5.3.1.8)".to_owned()));
         }
-        // A message's memory grows by doubling, and its trace lines come on top.
+        // A message's memory grows by doubling, and its trace fields are added to it.
         let least = self.message_bytes_max.get().saturating_add(1 << 20);
         if self.memory_bytes_max.get() < least {
             return Some(("memory_bytes_max", format!("use at least message_bytes_max and 1 MiB: {least}")));
@@ -145,7 +146,7 @@ impl SmtpConfig {
     }
 }
 
-/// So many in a minute.
+/// This many requests in a minute.
 pub(crate) fn per_minute(requests: NonZeroU32) -> Rate {
     Rate { requests: requests.get(), period: Duration::from_secs(60) }
 }
@@ -154,14 +155,14 @@ pub(crate) fn per_minute(requests: NonZeroU32) -> Rate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LmtpConfig {
-    /// Where a mail server delivers by LMTP: one address or a list, as `127.0.0.1:24` or `unix:/run/restante/lmtp`; empty for not at
-    /// all. Every client that can connect can deliver: the folder of a Unix socket says who may.
+    /// Where a mail server delivers by LMTP: one address or a list, as `127.0.0.1:24` or `unix:/run/restante/lmtp`; empty to
+    /// disable it. Every client that can connect can deliver: for a Unix socket, the permissions of its folder decide who can.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<LmtpAddress>,
-    /// Clients whose messages may have line breaks of CR or LF alone, which become CRLF, and whose `X-Spam-Flag: YES` puts a message into
-    /// Junk. Clients on Unix sockets are always trusted.
+    /// Clients whose messages may have bare CR or LF as line breaks, which become CRLF, and whose `X-Spam-Flag: YES` puts a
+    /// message into Junk. Clients on Unix sockets are always trusted.
     pub trusted: Vec<IpAddr>,
-    /// Connections at once on one listener.
+    /// The most connections of one listener at a time.
     pub connections_max: NonZero<usize>,
 }
 
@@ -234,7 +235,7 @@ impl<'de> Deserialize<'de> for LmtpAddress {
     }
 }
 
-/// One address, a list of them, or an empty text for none.
+/// One address, a list of them, or an empty string for none.
 pub(crate) fn one_or_many<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

@@ -1,4 +1,4 @@
-//! The seam between the door and the model of mail.
+//! The traits between the SMTP server and the mail store.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use restante_records::RecordId;
 
 use crate::Target;
 
-/// A message that was received whole.
+/// A message that was received completely.
 #[derive(Clone, Debug)]
 pub struct ReceivedMail {
-    /// What is stored: our trace fields, and the message. The same for all recipients.
+    /// What is stored: our trace fields and the message. The same for all recipients.
     pub raw: Bytes,
     /// SHA-256 of the message as it was received, without our trace fields: the same when a peer repeats it.
     pub digest: [u8; 32],
@@ -32,31 +32,31 @@ pub enum DeliveryError {
     Store(#[from] Error),
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug)]
 pub struct Report {
     /// Its Message-ID, without brackets.
     pub message_id: Option<String>,
-    /// Of each target, in their order.
+    /// One for each target, in their order.
     pub results: Vec<Result<Delivered, DeliveryError>>,
 }
 
 /// Stores messages in accounts.
 #[async_trait]
 pub trait Delivery: Send + Sync + 'static {
-    /// Whether an account has space for so many bytes more.
+    /// Whether an account has space for `bytes` more bytes.
     ///
     /// # Errors
-    /// When that can't be known now.
+    /// When this can't be determined now.
     async fn has_space(&self, target: &Target, bytes: u64) -> Result<bool, Error>;
 
-    /// Delivers a message to accounts, each named once: durably when the result says so, and once for each account however often the same
-    /// [`ReceivedMail::digest`] is delivered.
+    /// Delivers a message to accounts, each named once: durably if the result says so, and once for each account however often
+    /// the same [`ReceivedMail::digest`] is delivered.
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report;
 
-    /// The email that an earlier delivery with this [`ReceivedMail::digest`] made in an account, if it is still there.
+    /// The email that an earlier delivery with this [`ReceivedMail::digest`] created in an account, if it still exists.
     ///
     /// # Errors
-    /// When that can't be known now.
+    /// When this can't be determined now.
     async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error>;
 }

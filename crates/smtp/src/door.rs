@@ -41,7 +41,7 @@ use crate::{
     submission::Submission,
 };
 
-/// Who may connect to a Unix socket: everybody, as to a port of loopback. The permissions of its folder say more.
+/// Who may connect to a Unix socket: everybody, as with a port of loopback. The permissions of its folder restrict this.
 const SOCKET_MODE: u32 = 0o666;
 
 /// What the door needs.
@@ -57,17 +57,17 @@ pub struct Parts {
     pub certificates: Option<Arc<Certificates>>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// Lets users submit mail; without it nobody can.
+    /// Lets users submit mail; without it submission is disabled.
     pub submission: Option<SubmissionParts>,
     /// Forwards mail whose alias leads to other servers; without it such mail is refused.
     pub forwards: Option<Forwards>,
-    /// Checks mail that comes by SMTP; without it none is checked.
+    /// Checks mail received by SMTP; without it none is checked.
     pub checks: Option<Arc<dyn SenderChecks>>,
-    /// Keeps mail for the operator; without it such mail goes to Junk.
+    /// Stores mail for the operator; without it such mail goes to Junk.
     pub quarantine: Option<Arc<dyn Quarantine>>,
-    /// What is counted of messages.
+    /// The metrics of messages.
     pub metrics: SmtpMetrics,
-    /// What is counted of connections.
+    /// The metrics of connections.
     pub net: NetMetrics,
 }
 
@@ -97,7 +97,7 @@ impl Server {
         format!("{:x}-{number:x}", self.clock.now().0 / 1_000)
     }
 
-    /// Logs that the records, the blobs or the directory failed: at most a line a minute, because every message fails then.
+    /// Logs a failure of the records, the blobs or the directory, at most one line a minute: every message fails then.
     pub(crate) fn log_failure(&self, what: &'static str, error: &Error) {
         match self.failures.count() {
             Some(times) => warn!(%error, times, "{what}: clients are asked to try again"),
@@ -114,7 +114,7 @@ impl Server {
     }
 }
 
-/// The running door.
+/// The running server.
 pub struct SmtpDoor {
     server: Arc<Server>,
     smtp: Vec<SocketAddr>,
@@ -129,7 +129,7 @@ impl SmtpDoor {
     /// Listens on all addresses of the settings, and serves until [`Door::close`].
     ///
     /// # Errors
-    /// `Invalid` when the settings can't work; `Unavailable` or `Conflict` when an address can't be listened on.
+    /// `Invalid` if the settings can't work; `Unavailable` or `Conflict` if an address can't be listened on.
     pub fn start(
         parts: Parts,
         config: SmtpConfig,
@@ -334,7 +334,7 @@ impl Door for SmtpDoor {
         self.stop.send_replace(true);
     }
 
-    /// Lets clients finish the message that they are sending, within the listeners' stop timeout since the stop.
+    /// Lets clients finish the message that they are sending, within the listeners' stop timeout from the beginning of the stop.
     async fn close(&self) {
         self.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -365,7 +365,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|error| Error::io("listen on", address, error))
 }
 
-/// A Unix socket at a path. One that a server has left there is replaced.
+/// Binds a Unix socket at a path. One that an earlier server has left there is replaced.
 fn bind_unix(path: &Path) -> Result<UnixListener, Error> {
     let failed = |error| Error::io("listen on", path.display(), error);
     match UnixStream::connect(path) {
@@ -376,9 +376,9 @@ fn bind_unix(path: &Path) -> Result<UnixListener, Error> {
             )));
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            remove_socket(path)?; // so is a connection to a file that is no socket
+            remove_socket(path)?; // a connection to a file that is no socket is refused, too
         }
-        Err(_) => {} // nothing is there, or binding says what is wrong
+        Err(_) => {} // nothing is there, or binding reports what is wrong
     }
     let socket = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;

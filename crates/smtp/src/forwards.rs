@@ -12,24 +12,25 @@ use sha2::{Digest, Sha256};
 
 use crate::Outbox;
 
-/// Messages up to this length are copied and looked through on the thread that serves the connection.
+/// Messages up to this length are copied and searched on the thread that serves the connection.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// Senders of forwarded mail, rewritten to addresses of this server (SRS), so that the next server finds this one in the SPF record of the
-/// sender's domain, and reports come back through this server.
+/// Rewrites the senders of forwarded mail to addresses of this server (SRS), so that the next server finds this one in the SPF
+/// record of the sender's domain, and reports return through this server.
 pub trait ForwardSender: Send + Sync + 'static {
-    /// The sender with which a message is forwarded. `sender` is the one that it came with, never empty; `alias` is the address that led outside.
+    /// The sender with which a message is forwarded. `sender` is its original sender, never empty; `alias` is the address that
+    /// leads to another server.
     fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String;
 
-    /// The sender that an address was made of by [`ForwardSender::rewrite`]; `None` when this server has not made it, or too long ago. The
-    /// address is as the client wrote it, with its upper and lower case.
+    /// The sender from which [`ForwardSender::rewrite`] made an address; `None` if this server has not made it, or too long ago.
+    /// The address is as the client wrote it, with its upper and lower case.
     fn original(&self, address: &str) -> Option<String>;
 }
 
 /// Queues what is forwarded. Cloning shares the queue.
 #[derive(Clone)]
 pub struct Forwards {
-    /// Takes what is forwarded.
+    /// Queues the messages.
     pub outbox: Arc<dyn Outbox>,
     /// Rewrites senders.
     pub sender: Arc<dyn ForwardSender>,
@@ -40,23 +41,23 @@ pub struct Forwards {
 pub struct Forwarded<'m> {
     /// The message with the `Received` field of this server, without `Return-Path`.
     pub raw: Bytes,
-    /// Says whether a message is the same: [`crate::ReceivedMail::digest`].
+    /// Identifies a repeated message: [`crate::ReceivedMail::digest`].
     pub digest: [u8; 32],
-    /// The sender that it came with; empty for `<>`.
+    /// Its original sender; empty for `<>`.
     pub sender: &'m str,
     /// Whether the client has declared SMTPUTF8.
     pub is_utf8: bool,
-    /// The address that leads outside.
+    /// The address that leads to another server.
     pub alias: &'m EmailAddress,
-    /// Where it leads.
+    /// The addresses that it leads to.
     pub targets: &'m [String],
     /// When it was received.
     pub received: Timestamp,
-    /// Which reports its sender wants.
+    /// Which reports its sender requests.
     pub reports: ForwardReports<'m>,
 }
 
-/// Which reports the sender of a forwarded message wants (RFC 3461). The default is that of mail without these parameters.
+/// Which reports the sender of a forwarded message requests (RFC 3461). The default is that of mail without these parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ForwardReports<'m> {
     /// `NOTIFY` of the alias.
@@ -70,8 +71,8 @@ pub struct ForwardReports<'m> {
 }
 
 impl Forwards {
-    /// Queues a message for the targets outside of an alias: durably when this returns, and once, however often the same message comes to the same
-    /// alias. Its copy begins with `Delivered-To`, by which a loop is recognized.
+    /// Queues a message for the outside targets of an alias: durably when this returns, and once, however often the same message
+    /// is sent to the same alias. Its copy begins with `Delivered-To`, by which a loop is recognized.
     ///
     /// # Errors
     /// Those of the blobs and of the queue; repeating is safe.
@@ -120,7 +121,7 @@ impl Forwards {
     }
 }
 
-/// What a forward is recognized by when the message comes again.
+/// The key by which a forward is recognized when the message is received again.
 fn key_of(digest: &[u8; 32], alias: &EmailAddress) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"forward\0");
@@ -129,19 +130,19 @@ fn key_of(digest: &[u8; 32], alias: &EmailAddress) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The address of the alias as `ORCPT` has it.
+/// The address of the alias in the form of `ORCPT`.
 fn original_of(alias: &str) -> Option<String> {
     alias.is_ascii().then(|| format!("rfc822;{}", encode_xtext(alias)))
 }
 
-/// What the bytes of a message need to be transmitted. Fields need SMTPUTF8 only if the message came with it: older mail has octets above 127 in
-/// fields, too.
+/// What a server must support to receive the message. Fields need SMTPUTF8 only if the message was received with it: older mail
+/// also has octets above 127 in fields.
 pub(crate) fn transmission_of(raw: &[u8]) -> Transmission {
     let header = memchr::memmem::find(raw, b"\r\n\r\n").and_then(|end| raw.get(..end)).unwrap_or(raw);
     Transmission { is_8bit: !raw.is_ascii(), is_utf8: !header.is_ascii() }
 }
 
-/// Works on a message of so many bytes: on another thread if it takes more than half a millisecond. `None` when the work broke off.
+/// Runs work on a message of this length: on another thread if it takes more than half a millisecond. `None` if the work did not finish.
 pub(crate) async fn off_thread<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

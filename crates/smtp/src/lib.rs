@@ -1,13 +1,13 @@
-//! The SMTP and LMTP door: mail comes in.
+//! The SMTP and LMTP server: receives mail.
 //!
-//! [`SmtpDoor`] serves SMTP for other mail servers (the role of port 25) and LMTP for a mail server that feeds this one, over TCP and
-//! Unix sockets. A message is stored durably before it is acknowledged, once for each recipient however often a peer repeats it. It serves
-//! submission for users, too (ports 587 and 465): what they send, and what an alias leads to another server, is queued durably before it is
-//! acknowledged.
+//! [`SmtpDoor`] serves SMTP for other mail servers (port 25) and LMTP for a mail server in front of this one, over TCP and Unix
+//! sockets. A message is stored durably before it is acknowledged, once for each recipient however often a peer repeats it. It
+//! also serves submission for users (ports 587 and 465): what they send, and what an alias leads to another server, is queued
+//! durably before it is acknowledged.
 //!
-//! The door uses seams, which tests replace: [`Recipients`] says where mail for an address goes, [`Delivery`] stores a message
-//! in accounts, as [`MailDelivery`] does in the mail of this server, [`Outbox`] queues what is sent, and [`ForwardSender`] rewrites the
-//! senders of forwarded mail. `docs/design/smtp.md` describes the decisions.
+//! The server uses traits, which tests replace: [`Recipients`] resolves addresses, [`Delivery`] stores a message in accounts, as
+//! [`MailDelivery`] does in the mail of this server, [`Outbox`] queues what is sent, and [`ForwardSender`] rewrites the senders
+//! of forwarded mail. `docs/design/smtp.md` describes the decisions.
 
 mod config;
 mod connection;
@@ -48,13 +48,13 @@ pub use submission::{SubmissionConfig, SubmissionParts};
 /// Which protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// With other mail servers.
+    /// From other mail servers.
     Smtp,
-    /// With a mail server in front of this one.
+    /// From a mail server in front of this one.
     Lmtp,
-    /// With users, who begin TLS by STARTTLS (RFC 6409).
+    /// From users, who begin TLS by STARTTLS (RFC 6409).
     Submission,
-    /// With users, in TLS from the first byte (RFC 8314).
+    /// From users, in TLS from the first byte (RFC 8314).
     Submissions,
 }
 
@@ -71,7 +71,7 @@ impl Protocol {
         }
     }
 
-    /// Whether users submit mail by it.
+    /// Whether users submit mail with it.
     pub const fn is_submission(self) -> bool {
         matches!(self, Self::Submission | Self::Submissions)
     }

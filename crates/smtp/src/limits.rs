@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{SmtpConfig, SmtpMetrics, config::per_minute, metrics::Limit};
 
-/// The rates of all addresses and networks. Loopback is not limited: it may stand for any number of clients.
+/// The rates of all addresses and networks. Loopback is not limited: it may be the address of any number of clients.
 #[derive(Debug)]
 pub(crate) struct AddressRates {
     connects: Rates,
@@ -17,7 +17,7 @@ pub(crate) struct AddressRates {
     metrics: SmtpMetrics,
 }
 
-/// What each address and each network may do of one kind. Its memory is bounded, however many there are.
+/// The rates of one kind, for each address and each network. Their memory is bounded, however many there are.
 #[derive(Debug)]
 struct Rates {
     addresses: Mutex<Buckets<Source>>,
@@ -25,7 +25,7 @@ struct Rates {
 }
 
 impl Rates {
-    /// So often in a minute for an address, and so many times that for its network.
+    /// `address_max` per minute for an address, and `network_factor` times as many for its network.
     fn new(address_max: NonZeroU32, network_factor: u32) -> Self {
         let networks = NonZeroU32::new(network_factor).map(|factor| {
             let rate = per_minute(address_max.saturating_mul(factor));
@@ -35,7 +35,7 @@ impl Rates {
     }
 
     fn take(&self, source: Source, now: Instant) -> bool {
-        // What an address may not do does not count for its network.
+        // What is refused to an address does not count against its network.
         self.addresses.lock().take(source, now)
             && self.networks.as_ref().is_none_or(|networks| networks.lock().take(source.network(), now))
     }

@@ -1,4 +1,4 @@
-//! Places outgoing mail in accounts of this server.
+//! Delivers outgoing mail to accounts of this server.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::{
     trace::{self, Header, RECEIVED_MAX},
 };
 
-/// Delivers what is sent to addresses of this server: into accounts, and where an alias leads outside, back into the queue. It is what SMTP does with the
-/// mail of other servers, without a connection.
+/// Delivers mail that is sent to addresses of this server: into accounts, and where an alias leads outside, back into the queue.
+/// It does what SMTP does with mail from other servers, without a connection.
 #[derive(Clone)]
 pub struct LocalDelivery {
-    /// Says where mail for an address goes.
+    /// Resolves addresses.
     pub recipients: Arc<dyn Recipients>,
     /// Stores it.
     pub delivery: Arc<dyn Delivery>,
@@ -30,15 +30,16 @@ pub struct LocalDelivery {
     pub forwards: Option<Forwards>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// Whether mail beyond an account's quota is refused for good.
+    /// Whether mail that exceeds an account's quota is refused permanently.
     pub quota_is_permanent: bool,
-    /// The name of this server. Fields of forwarded mail that claim to be its `Authentication-Results` are removed: nothing was checked here.
+    /// The name of this server. Fields of forwarded mail that claim to be its `Authentication-Results` are removed: this server
+    /// has not checked such mail.
     pub hostname: String,
-    /// Where what was placed is noted.
+    /// The journal in which deliveries are noted.
     pub journal: Option<Arc<dyn Journal>>,
 }
 
-/// What is placed.
+/// A message that is being delivered.
 struct Placing<'p> {
     message: &'p Outgoing,
     recipient: &'p Recipient,
@@ -47,21 +48,21 @@ struct Placing<'p> {
     message_id: Option<String>,
 }
 
-/// What became of a message.
+/// The result of delivering a message.
 #[derive(Default)]
 struct Placed {
-    /// The emails that it made, and those of an earlier attempt that are to be named.
+    /// The emails that it created, and those of an earlier attempt that must be reported.
     emails: Vec<(AccountId, RecordId)>,
-    /// Whether accounts have it.
+    /// Whether it is stored in accounts.
     is_stored: bool,
-    /// Whether copies of it go to other servers.
+    /// Whether copies are sent to other servers.
     is_forwarded: bool,
-    /// Whether they report its delivery: it leads to one address alone.
+    /// Whether those servers report its delivery: only if it leads to exactly one address.
     is_reported_further: bool,
 }
 
 impl LocalDelivery {
-    /// Where mail of a sender for an address goes.
+    /// Where mail from a sender to an address goes.
     pub(crate) async fn destination(&self, sender: &str, address: &str) -> Result<Destination, Refusal> {
         let parsed: EmailAddress = address.parse().map_err(|_| Refusal::BadAddress)?;
         if let Some(forwards) = &self.forwards
@@ -84,7 +85,7 @@ impl LocalDelivery {
         }
     }
 
-    /// Places a message.
+    /// Delivers a message.
     async fn place(&self, message: &Outgoing, recipient: &Recipient) -> Result<Placed, Refusal> {
         let Destination { targets, outside } = self.destination(&message.sender, &recipient.address).await?;
         let header = Header::read(&message.bytes);
@@ -97,7 +98,7 @@ impl LocalDelivery {
         if placed.is_stored {
             placed.emails = self.place_in_accounts(&placing, &header, &targets).await?;
         }
-        // The last, so that an attempt that is repeated has forwarded nothing.
+        // Forwarded last, so that an attempt that is repeated has forwarded nothing yet.
         if let (Some(outside), Some(forwards)) = (outside, &self.forwards) {
             if header.was_delivered_to(&outside.alias) {
                 return Err(Refusal::ForwardLoop);
@@ -105,7 +106,7 @@ impl LocalDelivery {
             placed.is_forwarded = true;
             placed.is_reported_further = !placed.is_stored && outside.addresses.len() == 1;
             let mut notify = recipient.notify;
-            // RFC 3461 §5.2.7.3: that an alias of several addresses was reached is reported once, by this server.
+            // RFC 3461 §5.2.7.3: delivery to an alias of several addresses is reported once, by this server.
             notify.on_success &= placed.is_reported_further;
             self.forward(&placing, &outside, notify, forwards).await?;
             self.note(&placing, None, Outcome::Queued);
@@ -146,7 +147,7 @@ impl LocalDelivery {
         }
     }
 
-    /// The email of a report that was placed before: the server may have ended before its submission named it.
+    /// The email of a report that was stored earlier: the server may have stopped before the report's submission referred to it.
     async fn report_before(
         &self,
         message: &Outgoing,
@@ -225,9 +226,9 @@ impl LocalDelivery {
     /// Whether mail for a domain stays on this server.
     ///
     /// # Errors
-    /// When that can't be known now.
+    /// When this can't be determined now.
     pub async fn is_local(&self, domain: &str) -> Result<bool, Error> {
-        // What can't be a domain of this server is another's.
+        // What can't be a domain of this server belongs to another one.
         let Ok(domain) = domain.parse::<Domain>() else { return Ok(false) };
         let address = EmailAddress::new("postmaster", domain)?;
         match self.recipients.resolve(&address).await {
@@ -238,8 +239,8 @@ impl LocalDelivery {
         }
     }
 
-    /// Places a message in the accounts that an address leads to, exactly once for each however often it is repeated, and returns the emails that
-    /// it made; of a report about a submission also those that an earlier attempt made.
+    /// Delivers a message to the accounts that an address leads to, exactly once for each however often it is repeated, and
+    /// returns the emails that it created; for a report about a submission also those that an earlier attempt created.
     pub async fn deliver(
         &self,
         message: &Outgoing,
@@ -260,8 +261,8 @@ impl LocalDelivery {
     }
 }
 
-/// A message without the `Authentication-Results` fields that claim to be of this server (RFC 8601 §5). The version of the method's syntax and a
-/// comment may follow the name; what can't be read is removed, too.
+/// A message without the `Authentication-Results` fields that claim to be from this server (RFC 8601 §5). The name may be
+/// followed by the version of the method's syntax and a comment; fields that can't be parsed are removed, too.
 fn without_results(message: &Bytes, hostname: &str) -> Bytes {
     let fields = trace::fields_where(message, "Authentication-Results", |value| {
         let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
@@ -278,7 +279,7 @@ fn without_results(message: &Bytes, hostname: &str) -> Bytes {
     Bytes::from(raw)
 }
 
-/// What makes it the same message when an attempt is repeated. An account that two recipients lead to gets it once.
+/// Identifies the message when an attempt is repeated. An account that two recipients lead to gets it once.
 fn digest_of(message: &Outgoing) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"queue\0");

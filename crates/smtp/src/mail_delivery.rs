@@ -19,17 +19,17 @@ use sha2::{Digest, Sha256};
 
 use crate::{Delivered, Delivery, DeliveryError, ReceivedMail, Report, SmtpConfig, Target};
 
-/// Messages up to this length are read on the thread that serves the connection: in less than half a millisecond.
+/// Messages up to this length are parsed on the thread that serves the connection, in less than half a millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// The longest message that is put without a sync of its own: its bytes are written twice then.
+/// The longest message that is stored without its own sync: its bytes are then written twice.
 const UNSYNCED_BYTES_MAX: usize = 32 << 10;
 
-/// With more messages under way they share the syncs of their blobs, and to write them twice would cost more than it saves.
+/// With more messages in flight they share the syncs of their blobs, and writing them twice would cost more than it saves.
 const UNSYNCED_AT_ONCE_MAX: usize = 2;
 
-/// Delivers into [`Mail`]: the message is put as one blob for all recipients, read once, and placed in each account by a commit of its
-/// own.
+/// Delivers into [`Mail`]: the message is stored as one blob for all recipients, parsed once, and placed in each account by its
+/// own commit.
 #[derive(Clone)]
 pub struct MailDelivery {
     mail: Mail,
@@ -48,12 +48,13 @@ impl Drop for Delivering {
 }
 
 impl MailDelivery {
-    /// Delivery into this mail, with the bounds of the settings.
+    /// Delivers into this mail store, with the bounds of the settings.
     pub fn new(mail: Mail, config: &SmtpConfig) -> Self {
         Self { mail, deliveries_at_once_max: config.deliveries_at_once_max, delivering: Arc::default() }
     }
 
-    /// Notes a message that is being delivered; returns whether its blob may be put without a sync, which its one commit then saves.
+    /// Counts a message that is being delivered; returns whether its blob may be stored without a sync, because its single commit
+    /// makes it durable.
     fn begin(&self, mail: &ReceivedMail, targets: &[Target]) -> (Delivering, bool) {
         let before = self.delivering.fetch_add(1, Ordering::Relaxed);
         let is_short = mail.raw.len() <= UNSYNCED_BYTES_MAX && targets.len() == 1;
@@ -82,7 +83,7 @@ impl MailDelivery {
         })
     }
 
-    /// Delivers a message to all, whose blob is durable, or is being put.
+    /// Delivers a message whose blob is durable, or is being stored, to all targets.
     async fn deliver_to_all(
         &self,
         targets: &[Target],
@@ -95,7 +96,7 @@ impl MailDelivery {
         stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await
     }
 
-    /// Delivers a short message: what of it is stored is made, and its commits are prepared, while its blob is put.
+    /// Delivers a short message: its record is built and its commits are prepared while its blob is stored.
     async fn deliver_short(
         &self,
         mail: &ReceivedMail,
@@ -127,7 +128,7 @@ impl MailDelivery {
         put.map(|()| Report { message_id, results })
     }
 
-    /// Delivers a message whose put may take so long that no edit should wait for it.
+    /// Delivers a message whose blob may take so long to store that no edit should wait for it.
     async fn deliver_long(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
         let mut bytes = mail.raw.clone();
         let put = self.mail.blobs().put(&mut bytes as &mut dyn Source);
@@ -147,7 +148,8 @@ impl Delivery for MailDelivery {
     }
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
-        // The blob comes before the commits, or its bytes with the only one: a record never refers to bytes that a power cut takes away.
+        // The blob is stored before the commits, or its bytes with the only commit: a record never refers to bytes that a power
+        // cut can lose.
         let (_delivering, is_unsynced) = self.begin(&mail, targets);
         let report = match mail.raw.len() <= INLINE_BYTES_MAX {
             true => self.deliver_short(&mail, targets, is_unsynced).await,
@@ -161,7 +163,7 @@ impl Delivery for MailDelivery {
     }
 }
 
-/// A message that was read.
+/// A parsed message.
 struct Read {
     /// Without its blob.
     stored: StoredMessage,
@@ -175,19 +177,19 @@ impl Read {
     }
 }
 
-/// Reads a long message where it keeps no connection waiting.
+/// Parses a long message on a thread where it keeps no connection waiting.
 async fn read(raw: Bytes) -> Result<Read, Error> {
     let reading = tokio::task::spawn_blocking(move || Read::of(&raw));
     reading.await.map_err(|error| Error::internal(format!("a message could not be read: {error}")))
 }
 
-/// A message that could not be stored for anybody.
+/// The report about a message that could not be stored for any target.
 fn failed(error: &Error, targets: &[Target]) -> Report {
     let results = targets.iter().map(|_| Err(DeliveryError::Store(error.duplicate())));
     Report { message_id: None, results: results.collect() }
 }
 
-/// What a delivery is recognized by when it is repeated.
+/// The key by which a repeated delivery is recognized.
 fn key_of(digest: &[u8; 32], target: &Target) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(digest);

@@ -14,9 +14,9 @@ use tokio::{
     time::timeout,
 };
 
-/// What a permit stands for.
+/// The memory of one permit.
 const PAGE_BYTES: usize = 4_096;
-/// The least of [`MemoryBudget::patience`]: connections wake up so often.
+/// The least of [`MemoryBudget::patience`]: connections wake up this often.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 
 /// A bound on the memory of all messages.
@@ -29,7 +29,7 @@ pub(crate) struct MemoryBudget {
     used_bytes: Gauge,
 }
 
-/// Memory of one message. Dropping it gives the memory back.
+/// Memory of one message. Dropping it releases the memory.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     permit: OwnedSemaphorePermit,
@@ -47,12 +47,12 @@ impl MemoryBudget {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// How long a large message may stand still while others wait for memory: less than they wait.
+    /// How long a large message may stall while others wait for memory: less than they wait.
     pub(crate) fn patience(&self) -> Duration {
         (self.timeout / 4).max(PATIENCE_MIN)
     }
 
-    /// Memory of so many bytes in place of `held`. `None` when it was not free in time; what was held is given back then.
+    /// Replaces `held` by a reservation of `bytes` bytes. `None` if they were not free in time; then what was held is released.
     ///
     /// Messages that wait hold memory themselves, so they must not wait for ever.
     pub(crate) async fn grow(&self, held: Option<Reservation>, bytes: usize) -> Option<Reservation> {

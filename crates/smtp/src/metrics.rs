@@ -1,4 +1,4 @@
-//! What the door counts.
+//! The metrics of SMTP.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::{Protocol, refusal::Refusal};
 /// The values of the label `result` of messages.
 const MESSAGE_RESULTS: [&str; 7] =
     ["stored", "junk", "quarantined", "queued", "deferred", "refused", "broken_off"];
-/// The values of the label `check` that are there from the beginning.
+/// The values of the label `check` that exist from the beginning.
 const CHECKS: [&str; 8] =
     ["dmarc", "from", "block_list", "greylist", "reverse", "hello", "filter", "attachment"];
 
-/// What is counted of SMTP and LMTP. Cloning shares the counts.
+/// The metrics of SMTP and LMTP. Cloning shares the counts.
 #[derive(Clone, Debug)]
 pub struct SmtpMetrics {
     connections: Family<ProtocolLabel, Counter>,
@@ -56,7 +56,7 @@ struct CheckLabel {
     check: &'static str,
 }
 
-/// What one address may do so often in a minute.
+/// The limits per minute of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Connect.
@@ -82,24 +82,24 @@ impl Limit {
 /// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageResult {
-    /// It is stored for one recipient at least.
+    /// It was stored for at least one recipient.
     Stored,
-    /// It is stored, and checks put it into Junk.
+    /// It was stored, and checks put it into Junk.
     Junk,
-    /// It is kept for the operator.
+    /// It is held for the operator.
     Quarantined,
-    /// It is queued to be sent.
+    /// It was queued to be sent.
     Queued,
-    /// The client is to try again.
+    /// The client is asked to try again.
     Deferred,
-    /// For good.
+    /// Refused permanently.
     Refused,
-    /// The client went away before its end.
+    /// The client closed the connection before the end.
     BrokenOff,
 }
 
 impl MessageResult {
-    /// Of a message that was refused as a whole.
+    /// The result of a message that was refused as a whole.
     pub(crate) const fn of(refusal: Refusal) -> Self {
         if refusal.reply().is_permanent() { Self::Refused } else { Self::Deferred }
     }
@@ -126,7 +126,7 @@ impl Default for SmtpMetrics {
         }
         for protocol in Protocol::ALL {
             for result in MESSAGE_RESULTS {
-                // So that the first one is an increase.
+                // So that the first event is seen as an increase.
                 let _ = metrics.messages.get_or_create(&ResultLabels { protocol: protocol.as_str(), result });
             }
         }
@@ -135,7 +135,7 @@ impl Default for SmtpMetrics {
 }
 
 impl SmtpMetrics {
-    /// Makes the metrics visible in `registry` as `restante_smtp_...`.
+    /// Registers the metrics in `registry` as `restante_smtp_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_smtp");
         let what = "Connections that were accepted, by protocol";
@@ -191,7 +191,7 @@ impl SmtpMetrics {
         self.recipients.get_or_create(&ResultLabels { protocol: protocol.as_str(), result }).inc();
     }
 
-    /// Counts a recipient that a check has refused.
+    /// Counts a recipient that a check refused.
     pub(crate) fn count_checked_recipient(&self, protocol: Protocol, check: &'static str) {
         let labels = ResultLabels { protocol: protocol.as_str(), result: "refused_by_check" };
         self.recipients.get_or_create(&labels).inc();

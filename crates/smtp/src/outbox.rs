@@ -1,4 +1,4 @@
-//! The seam between the door and the queue of outgoing mail.
+//! The trait between the SMTP server and the queue of outgoing mail.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use restante_blobs::{Blobs, Source};
 use restante_core::{BlobId, Error};
 use restante_mail::queue::{NewMessage, Queue};
 
-/// Where mail waits that is sent later.
+/// A queue for mail that is sent later.
 #[async_trait]
 pub trait Outbox: Send + Sync + 'static {
     /// Stores the bytes of a message durably, before [`Outbox::queue`] refers to them.
@@ -17,7 +17,8 @@ pub trait Outbox: Send + Sync + 'static {
     /// Those of the blobs.
     async fn put(&self, raw: Bytes) -> Result<BlobId, Error>;
 
-    /// Queues a message: durably when it returns, and each recipient once for each [`restante_mail::queue::Source::key`], however often it is repeated.
+    /// Queues a message: durably when this returns, and each recipient once for each [`restante_mail::queue::Source::key`],
+    /// however often it is repeated.
     ///
     /// # Errors
     /// Those of the records; repeating is safe.
@@ -32,7 +33,7 @@ pub struct QueueOutbox {
 }
 
 impl QueueOutbox {
-    /// A queue, and the blobs that it refers to.
+    /// An outbox for a queue and the blobs that it refers to.
     pub fn new(blobs: Arc<dyn Blobs>, queue: Queue) -> Self {
         Self { blobs, queue }
     }

@@ -11,16 +11,16 @@ use tracing::debug;
 
 use crate::{SmtpConfig, door::Server, refusal::Refusal};
 
-/// The local part of an address that every domain has.
+/// The local part of an address that exists in every domain.
 const POSTMASTER: &str = "postmaster";
 
-/// Says where mail for an address goes. [`Directory`] does.
+/// Resolves addresses. [`Directory`] does.
 #[async_trait]
 pub trait Recipients: Send + Sync + 'static {
     /// Where mail for an address goes.
     ///
     /// # Errors
-    /// `Conflict` when the aliases of the address can't be followed; any other kind when it can't be known now.
+    /// `Conflict` if the aliases of the address can't be followed; any other kind if this can't be determined now.
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error>;
 }
 
@@ -31,15 +31,15 @@ impl Recipients for Directory {
     }
 }
 
-/// Recipients with a postmaster at every domain (RFC 5321 §4.5.1): where a domain has no such address of its own, that of this server.
+/// Recipients with a postmaster in every domain (RFC 5321 §4.5.1): for a domain without such an address, that of this server.
 pub struct WithPostmasters {
     recipients: Arc<dyn Recipients>,
-    /// The addresses that this server's own may have, the first one first.
+    /// The candidates for this server's own postmaster, tried in this order.
     postmasters: Vec<EmailAddress>,
 }
 
 impl WithPostmasters {
-    /// The recipients of a server with these settings.
+    /// Adds postmasters according to the settings.
     pub fn new(recipients: Arc<dyn Recipients>, config: &SmtpConfig) -> Self {
         Self { recipients, postmasters: postmasters(config) }
     }
@@ -83,23 +83,23 @@ pub struct Target {
     pub quota_bytes: Option<u64>,
 }
 
-/// Where a recipient leads: one account or address outside at least.
+/// Where a recipient leads: to at least one account or outside address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Destination {
     /// Its accounts.
     pub(crate) targets: Vec<Target>,
-    /// Addresses of other servers.
+    /// The addresses at other servers.
     pub(crate) outside: Option<Outside>,
 }
 
-/// Addresses of other servers to which a recipient leads.
+/// Addresses at other servers to which a recipient leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outside {
     /// The recipient.
     pub(crate) alias: EmailAddress,
-    /// One at least.
+    /// At least one.
     pub(crate) addresses: Vec<String>,
-    /// Whether the recipient is a sender that this server has rewritten: it takes reports alone.
+    /// Whether the recipient is a sender that this server has rewritten: it accepts only reports.
     pub(crate) is_return: bool,
 }
 
@@ -113,7 +113,7 @@ pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Re
     if let Some(forwards) = &server.forwards
         && let Some(original) = forwards.sender.original(&mailbox.to_string())
     {
-        // The hash says nothing of the domain: one of this server alone is not relayed for others.
+        // The hash doesn't cover the domain: only domains of this server are accepted, so that nothing is relayed for others.
         if let Err(refusal @ (Refusal::Relay | Refusal::Away)) = resolve(server, &address).await {
             return Err(refusal);
         }
@@ -123,13 +123,13 @@ pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Re
     resolve(server, &address).await
 }
 
-/// The address of a recipient of a submitted message, as it is queued: one of another server, or one that leads somewhere here.
+/// The address of a recipient of a submitted message, as it is queued: one at another server, or one that exists on this server.
 pub(crate) async fn submitted_to(server: &Server, path: ForwardPath<'_>) -> Result<String, Refusal> {
     let mailbox = match path {
         ForwardPath::Mailbox(mailbox) => mailbox,
         ForwardPath::Postmaster => return Ok(postmaster_address(server).await?.to_string()),
     };
-    // Nothing is sent to what can't be a domain, and not to address literals.
+    // Nothing is sent to an invalid domain, nor to address literals.
     let address = address_of(mailbox).map_err(|_| Refusal::BadAddress)?;
     match resolve(server, &address).await {
         Ok(_) | Err(Refusal::Relay) => Ok(format!("{}@{}", mailbox.local, address.domain())),
@@ -137,7 +137,7 @@ pub(crate) async fn submitted_to(server: &Server, path: ForwardPath<'_>) -> Resu
     }
 }
 
-/// The address of a mailbox. A domain that this server can't have is another's.
+/// The address of a mailbox. A domain that this server can't have belongs to another one.
 fn address_of(mailbox: Mailbox<'_>) -> Result<EmailAddress, Refusal> {
     let domain: Domain = mailbox.domain.parse().map_err(|_| Refusal::Relay)?;
     EmailAddress::new(mailbox.local, domain).map_err(|_| Refusal::BadAddress)
@@ -159,8 +159,8 @@ async fn resolve(server: &Server, address: &EmailAddress) -> Result<Destination,
     }
 }
 
-/// The active accounts among the targets of an address, and those outside. Mail for an alias is not lost for those of its users that are disabled, but
-/// for targets elsewhere it would be: without forwards such an alias is refused as a whole.
+/// The active accounts among the targets of an address, and the outside addresses. Mail for an alias is not lost if some of its
+/// users are disabled, but it would be lost for outside targets: without forwards such an alias is refused as a whole.
 pub(crate) fn active(
     address: &EmailAddress,
     targets: Vec<directory::Target>,
@@ -188,7 +188,7 @@ pub(crate) fn active(
     Ok(Destination { targets: active, outside })
 }
 
-/// The address of a recipient that was accepted, with its domain.
+/// The address of an accepted recipient, with its domain.
 pub(crate) async fn address_of_recipient(server: &Server, recipient: &str) -> Result<String, Refusal> {
     match recipient.contains('@') {
         true => Ok(recipient.to_owned()),
@@ -200,7 +200,7 @@ async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
     resolve(server, &postmaster_address(server).await?).await
 }
 
-/// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there.
+/// RFC 5321 §4.5.1: `<postmaster>` without a domain always exists.
 async fn postmaster_address(server: &Server) -> Result<EmailAddress, Refusal> {
     if let Some(address) = &server.config.postmaster {
         return Ok(address.clone());
@@ -219,7 +219,7 @@ async fn postmaster_address(server: &Server) -> Result<EmailAddress, Refusal> {
 mod tests {
     use super::*;
 
-    /// Accounts by their addresses; domains are those of accounts.
+    /// Accounts by their addresses; the domains are those of the accounts.
     struct Accounts(&'static [&'static str]);
 
     #[async_trait]

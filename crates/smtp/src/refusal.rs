@@ -1,4 +1,4 @@
-//! What the door refuses, and the replies: the one table from reasons to codes.
+//! The reasons for which SMTP refuses, and the replies: the one table from reasons to codes.
 
 use restante_core::ErrorKind;
 use restante_mail_wire::smtp::{DataError, Reply};
@@ -15,9 +15,9 @@ pub(crate) enum Refusal {
     BadAddress,
     NeedsUtf8,
     TooManyRecipients,
-    /// For now.
+    /// Temporarily.
     OverQuota,
-    /// For good.
+    /// Permanently.
     OverQuotaForGood,
     Away,
     DiskFull,
@@ -26,26 +26,26 @@ pub(crate) enum Refusal {
     BareNewline,
     LineTooLong,
     HopLimit,
-    /// A message that this server has forwarded for the same address before.
+    /// This server has already forwarded the message for the same address.
     ForwardLoop,
-    /// A message that checks put into Junk is not sent to another server.
+    /// Checks put the message into Junk, so it is not sent to another server.
     ForwardJunk,
-    /// A message without lines can't be sent to another server.
+    /// The message is not made of lines, so it can't be sent to another server.
     ForwardBinary,
-    /// Mail to a rewritten sender that is no report.
+    /// Mail to a rewritten sender that is not a report.
     ReturnOnly,
-    /// A message without exactly one `From` field with addresses.
+    /// The message does not have exactly one `From` field with addresses.
     NoAuthor,
     /// The address in `From` belongs to somebody else.
     ForeignAuthor,
     HeaderTooLong,
     NulByte,
-    /// As many messages as an account may send.
+    /// The account has sent the most messages that it may.
     MessagesLimited,
     RecipientsLimited,
     /// More recipients than an account may have in a day.
     TooManyForDay,
-    /// The log-in does not hold any more; the connection ends.
+    /// The log-in is no longer valid; the connection ends.
     LoginOver,
 }
 
@@ -152,13 +152,14 @@ impl Refusal {
         }
     }
 
-    /// Whether a recipient is refused for good because of the message itself: when the client sends it again, `RCPT` accepts the recipient again.
+    /// Whether a recipient is refused permanently because of the message itself: if the client sends it again, `RCPT` accepts the
+    /// recipient again.
     pub(crate) const fn is_of_message(self) -> bool {
         matches!(self, Self::ForwardLoop | Self::ForwardJunk | Self::OverQuotaForGood)
     }
 
-    /// What a failed store means for a client. Everything but a full disk is a matter of time or of this server's operator, so a client
-    /// keeps the message.
+    /// What a failed store means for a client. Everything but a full disk passes or is fixed by this server's operator, so a
+    /// client keeps the message.
     pub(crate) const fn of_store(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Full => Self::DiskFull,

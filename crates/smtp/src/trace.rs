@@ -1,4 +1,4 @@
-//! The trace fields of a message: ours are put before it, and its own are read.
+//! The trace fields of a message: ours are put before it, and its own are parsed.
 
 use std::{net::IpAddr, ops::Range};
 
@@ -9,36 +9,36 @@ use restante_mail_wire::header::Date;
 
 use crate::Protocol;
 
-/// `Received` fields of a message, at most: beyond them it goes in circles (RFC 5321 §6.3).
+/// The most `Received` fields of a message: one with more is in a loop (RFC 5321 §6.3).
 pub(crate) const RECEIVED_MAX: usize = 100;
-/// `Delivered-To` fields that are looked at: fewer than a message has that goes in circles.
+/// The most `Delivered-To` fields that are examined: fewer than a message in a loop has.
 const DELIVERED_TO_MAX: usize = 100;
-/// How much of a message is looked at. Longer headers make a message one opaque attachment anyway.
+/// How much of a message is parsed. Messages with longer headers become one opaque attachment anyway.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// What our trace fields say.
+/// The values of our trace fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace<'t> {
     pub(crate) sender: &'t str,
-    /// The name that the client gave itself.
+    /// The name in the client's greeting.
     pub(crate) hello: &'t str,
     /// Its address; `None` on a Unix socket.
     pub(crate) peer: Option<IpAddr>,
-    /// The name of that address in the DNS, if it leads back to it.
+    /// The name of that address in the DNS, if it resolves back to it.
     pub(crate) peer_name: Option<&'t str>,
     pub(crate) hostname: &'t str,
     pub(crate) with: With,
     pub(crate) id: &'t str,
-    /// The recipient, where there is one only: others must not learn of each other, and the message is stored once for all.
+    /// The recipient, if there is only one: several must not learn of each other, and the message is stored once for all.
     pub(crate) recipient: Option<&'t str>,
     pub(crate) time: Timestamp,
 }
 
-/// By which protocol a message came, for the `with` clause (RFC 3848, RFC 6531 §4.3).
+/// The protocol by which a message was received, for the `with` clause (RFC 3848, RFC 6531 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct With {
     pub(crate) protocol: Protocol,
-    /// Whether the client knows extensions.
+    /// Whether the client uses extensions.
     pub(crate) is_extended: bool,
     pub(crate) is_tls: bool,
     pub(crate) is_utf8: bool,
@@ -65,8 +65,8 @@ impl With {
 }
 
 impl Trace<'_> {
-    /// The fields as they stand before the message. Of a user nothing is said but that one has submitted it: where users are is nobody's business, and
-    /// the journal has it.
+    /// The fields to be put before the message. For a user they say only that a user submitted it: where users are is private,
+    /// and the journal has it.
     pub(crate) fn fields(&self) -> String {
         let name = self.peer_name.map(|name| format!("{name} ")).unwrap_or_default();
         let client = match self.peer.map(|peer| peer.to_canonical()) {
@@ -87,28 +87,30 @@ impl Trace<'_> {
     }
 }
 
-/// What the header of a received message says to a server.
+/// What the server needs to know of the header of a received message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     /// How many `Received` fields it has.
     pub(crate) received: usize,
     /// Whether it has `X-Spam-Flag: YES`.
     pub(crate) is_spam: bool,
-    /// The values of `Delivered-To`, [`DELIVERED_TO_MAX`] at most.
+    /// The values of `Delivered-To`, at most [`DELIVERED_TO_MAX`].
     delivered_to: Vec<String>,
-    /// Where fields are that must not be stored, with their line breaks: `Return-Path`, and results of checks that claim to be of this server.
+    /// The ranges of fields that must not be stored, with their line breaks: `Return-Path`, and results of checks that claim to
+    /// be from this server.
     removed: Vec<Range<usize>>,
     /// Whether it begins with white space, which would continue the last of our fields.
     begins_folded: bool,
 }
 
 impl Header {
-    /// Reads the header of a message, each byte once.
+    /// Parses the header of a message, each byte once.
     pub(crate) fn read(message: &[u8]) -> Self {
         Self::read_with(message, |_| false)
     }
 
-    /// The same, with what says of the value of an `Authentication-Results` field whether it claims to be of this server (RFC 8601 §5).
+    /// The same; `claims_to_be_ours` decides from the value of an `Authentication-Results` field whether it claims to be from
+    /// this server (RFC 8601 §5).
     pub(crate) fn read_with(message: &[u8], claims_to_be_ours: impl Fn(&[u8]) -> bool) -> Self {
         let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
         let mut header = Self { begins_folded: message.first().is_some_and(is_blank), ..Self::default() };
@@ -140,7 +142,7 @@ impl Header {
         header
     }
 
-    /// Whether this server has forwarded the message for an address before.
+    /// Whether this server has already forwarded the message for an address.
     pub(crate) fn was_delivered_to(&self, address: &EmailAddress) -> bool {
         self.delivered_to.iter().any(|text| text.parse::<EmailAddress>().is_ok_and(|there| there == *address))
     }
@@ -154,7 +156,7 @@ impl Header {
     }
 }
 
-/// Where fields of a name stand whose text, from the colon on, is of some kind; with their line breaks.
+/// The ranges of the fields with this name whose text, from the colon on, matches; with their line breaks.
 pub(crate) fn fields_where(
     message: &[u8],
     name: &str,
@@ -173,7 +175,7 @@ pub(crate) fn fields_where(
     found
 }
 
-/// Removes ranges of a message, which begins at `at` in `raw`.
+/// Removes ranges of a message that begins at `at` in `raw`.
 pub(crate) fn remove(raw: &mut Vec<u8>, at: usize, ranges: &[Range<usize>]) {
     let mut ranges = ranges.iter().peekable();
     let mut kept = ranges.peek().map_or(raw.len(), |first| at + first.start);
@@ -186,7 +188,7 @@ pub(crate) fn remove(raw: &mut Vec<u8>, at: usize, ranges: &[Range<usize>]) {
     raw.truncate(kept);
 }
 
-/// The Message-ID of a message that was not read: what is in the angle brackets of the field.
+/// The Message-ID of a message that was not parsed: what is in the angle brackets of the field.
 pub(crate) fn message_id(message: &[u8]) -> Option<String> {
     let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
     let mut at = 0;

@@ -33,7 +33,7 @@ const TEST: &str = "sm10_mail_survives_power_cuts_and_is_stored_once_when_the_pe
 const USERS: u32 = 3;
 const PEERS: u32 = 4;
 const MAILS_OF_PEER: u32 = 12;
-/// The most emails or entries of the vault of an account.
+/// The most emails or vault entries of an account.
 const ALL: usize = 1_000;
 
 /// `user0@example.org` and so on.
@@ -75,7 +75,7 @@ fn text(mail: u32) -> String {
     )
 }
 
-/// The mail that a stored message is.
+/// The number of the mail in a stored message.
 fn number_of(raw: &[u8]) -> u32 {
     let raw = std::str::from_utf8(raw).unwrap();
     let id = raw.split_once("Message-ID: <").unwrap().1;
@@ -92,7 +92,7 @@ struct Server {
 }
 
 impl Server {
-    /// Small logs and packs, so that they are switched many times.
+    /// Small logs and packs, so that they are rotated many times.
     async fn open(folder: &Path) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_800_000_000)));
         let url = restante_records::EngineUrl::Lmdb(folder.join("records"));
@@ -213,7 +213,7 @@ impl Peer {
         self.expect(code).await;
     }
 
-    /// Sends a mail; `stored` is called with each recipient when its reply has come.
+    /// Sends a mail; `stored` is called with each recipient when its reply has arrived.
     async fn send(&mut self, mail: u32, mut stored: impl FnMut(u32)) {
         self.say("MAIL FROM:<sender@example.net>", "250").await;
         for user in recipients(mail) {
@@ -228,7 +228,7 @@ impl Peer {
     }
 }
 
-/// The mails that a user destroys as soon as they are there.
+/// The mails that a user destroys as soon as they are stored.
 fn is_destroyed(mail: u32) -> bool {
     mail % 5 == 2
 }
@@ -302,7 +302,7 @@ async fn verify(folder: &Path, known: &Known) {
             assert!(counts.contains_key(mail), "mail {mail} was acknowledged to user {user}");
         }
     }
-    // The peer repeats everything: what was not answered, and what was, as if the answers had been lost.
+    // The peer repeats everything: what was not answered, and also what was, as if the replies had been lost.
     let mut peer = server.peer().await;
     let next = PEERS * MAILS_OF_PEER;
     for mail in known.sending.iter().copied().chain([next, next + 1]) {

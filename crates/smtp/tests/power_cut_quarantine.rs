@@ -1,5 +1,5 @@
-//! Power cuts while other servers send mail that checks put into quarantine, and operators release and drop it: what was acknowledged is there, what is
-//! released is delivered and forwarded once, and what was dropped does not come back.
+//! Power cuts while other servers send mail that checks put into quarantine, and operators release and drop it: what was
+//! acknowledged is not lost, what is released is delivered and forwarded once, and what was dropped does not reappear.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -67,7 +67,7 @@ impl Recipients for Users {
     }
 }
 
-/// Senders of forwards stay as they are.
+/// Leaves the senders of forwards unchanged.
 struct Same;
 
 impl ForwardSender for Same {
@@ -121,7 +121,7 @@ struct Server {
 }
 
 impl Server {
-    /// Small logs and packs, so that they are switched many times.
+    /// Small logs and packs, so that they are rotated many times.
     async fn open(folder: &Path) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_800_000_000)));
         let url = restante_records::EngineUrl::Lmdb(folder.join("records"));
@@ -195,7 +195,7 @@ impl Server {
         client
     }
 
-    /// The mail of a blob, whose bytes are there.
+    /// The mail of a blob, whose bytes must be stored.
     async fn mail_of(&self, blob: BlobId) -> u32 {
         let raw = self.quarantine.kept.read(blob).await.expect("the blob is there");
         let raw = String::from_utf8(raw.to_vec()).unwrap();
@@ -251,7 +251,7 @@ impl Server {
         counts
     }
 
-    /// Releases a mail as two operators do at once.
+    /// Releases a mail as two operators do at the same time.
     async fn release(&self, id: RecordId) {
         let (one, other) =
             tokio::join!(self.quarantine.release(id, OPERATOR), self.quarantine.release(id, OPERATOR));
@@ -266,7 +266,7 @@ fn text(mail: u32) -> String {
     format!("From: s@example.net\r\nMessage-ID: <{mail}@example.net>\r\nSubject: {mail}\r\n\r\n{words}")
 }
 
-/// Mail for the alias that leads outside, too.
+/// Whether a mail is also for the alias that leads outside.
 fn is_for_team(mail: u32) -> bool {
     mail % 4 == 1
 }
@@ -340,7 +340,7 @@ async fn run(child: Arc<Child>) {
     Arc::into_inner(server).expect("all peers have ended").close().await;
 }
 
-/// What the peers and the operators know before a power cut: the mails of each word.
+/// What the peers and the operators know before a power cut: the mails of each event.
 struct Known<'a>(BTreeMap<&'a str, BTreeSet<u32>>);
 
 impl<'a> Known<'a> {
@@ -386,7 +386,7 @@ async fn verify(folder: &Path, known: &Known<'_>) {
             assert_eq!((emails, copies), (1, u32::from(is_for_team(mail))), "mail {mail} was released");
         }
     }
-    // Operators release what is left, also what peers send again that was released before.
+    // Operators release what is left, also what peers send again after it was released.
     let mut peer = server.peer().await;
     let mut expected = BTreeSet::new();
     for mail in known.sending().into_iter().filter(|mail| !is_dropped(*mail)) {

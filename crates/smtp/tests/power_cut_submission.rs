@@ -1,5 +1,5 @@
-//! Power cuts while users submit mail and peers send mail that is forwarded: nothing that was acknowledged is missing in the queue, its bytes are
-//! there, and what a peer repeats is there once.
+//! Power cuts while users submit mail and peers send mail that is forwarded: nothing that was acknowledged is missing in the
+//! queue, its bytes are stored, and what a peer repeats is queued once.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -36,7 +36,7 @@ const CLIENTS: u32 = 4;
 const MAILS_OF_CLIENT: u32 = 10;
 const NOW: i64 = 1_800_000_000;
 
-/// Senders of forwards stay as they are.
+/// Leaves the senders of forwards unchanged.
 struct Same;
 
 impl ForwardSender for Same {
@@ -59,7 +59,7 @@ struct Server {
 }
 
 impl Server {
-    /// Small logs and packs, so that they are switched many times.
+    /// Small logs and packs, so that they are rotated many times.
     async fn open(folder: &Path) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(NOW)));
         let mut kinds = restante_mail::kinds();
@@ -262,7 +262,7 @@ async fn run(child: Arc<Child>) {
 /// What a cut can interrupt.
 const STAGES: [&str; 4] = ["acknowledging", "forwarding", "preparing", "submission"];
 
-/// Which work a cut has interrupted, by the event before it. Others go on at the same time.
+/// Which work a cut has interrupted, by the event before it. Other work runs at the same time.
 fn stage(acknowledged: &[&str]) -> &'static str {
     let Some((what, mail)) = acknowledged.last().and_then(|event| event.split_once(' ')) else {
         return "preparing";

@@ -66,7 +66,7 @@ mod tests {
         filter
     }
 
-    /// The mailserver's computation as it was written there: each byte is assigned.
+    /// The mailserver's computation as in its code: each byte is assigned.
     fn assigned(topic: [u8; 4]) -> Bloom {
         let mut bytes = [0; 64];
         for j in 0..3 {

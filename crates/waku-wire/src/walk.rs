@@ -16,7 +16,7 @@ pub enum WireError {
     /// A group is closed that was not opened, or groups are nested too deeply.
     #[error("message has unbalanced or too deeply nested groups")]
     InvalidGroup,
-    /// A known field has another type than it should.
+    /// A known field has the wrong type.
     #[error("field {0} has the wrong wire type")]
     WrongType(&'static str),
     /// A text field is not UTF-8.

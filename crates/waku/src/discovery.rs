@@ -57,7 +57,7 @@ impl Discovery {
         services
     }
 
-    /// Starts the tasks that ask peers. Call it before the node starts, so that no peer is missed.
+    /// Starts the tasks that query peers. Call it before the node starts, so that no peer is missed.
     pub(crate) fn start(&self) -> Tasks {
         let tasks = Tasks::default();
         let connected = PeerConnected::new(self.node.clone(), rpc::metadata::ID);
@@ -70,7 +70,7 @@ impl Discovery {
         tasks
     }
 
-    /// Makes and publishes this node's own record. Call it once the node's addresses are known.
+    /// Creates and publishes this node's own record. Call it once the node's addresses are known.
     pub(crate) fn publish_record(&self, now: Timestamp) {
         let Some(own) = peer_exchange::own_record(&self.node, &self.rules, self.services, now) else {
             debug!("no node record: only a secp256k1 key can sign one");

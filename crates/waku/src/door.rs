@@ -85,7 +85,7 @@ pub struct Waku {
 }
 
 impl Waku {
-    /// Starts the door over an archive of its own. `listeners` are called with every message that arrives, after the sessions in the hub of `live`.
+    /// Starts the door over its own archive. `listeners` are called with every message that arrives, after the hub of `live`.
     ///
     /// # Errors
     /// When a setting can't be used, or an address can't be listened on.
@@ -97,7 +97,7 @@ impl Waku {
         listeners: Vec<Arc<dyn Listener>>,
         metrics: &WakuMetrics,
     ) -> BoxFuture<'_, Result<Self, NodeError>> {
-        // Boxed here, so that this crate compiles the node, and not each crate that starts a door.
+        // Boxed here, so that this crate compiles the node, instead of each crate that starts a door.
         Box::pin(Self::started(config, archive, clock, live, listeners, metrics))
     }
 

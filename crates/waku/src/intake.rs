@@ -34,7 +34,7 @@ use handover::Handover;
 use in_flight::{InFlight, InFlightGuard};
 use metrics::Refused;
 
-/// How long the node may take to queue a message for its peers: the publisher waits for that.
+/// How long the node may take to queue a message for its peers: the publisher waits for this.
 pub(crate) const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What relay does with a received message.
@@ -110,7 +110,7 @@ impl Intake {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sets the listeners of new messages and the node that relays them. Call it once, before messages arrive. It is apart
+    /// Sets the listeners of new messages and the node that relays them. Call it once, before messages arrive. It is separate
     /// from [`Intake::new`] because both need the intake themselves.
     pub fn connect(&self, listeners: Vec<Arc<dyn Listener>>, node: Option<Node>) {
         let is_first = self.shared.listeners.set(listeners).is_ok();
@@ -186,8 +186,8 @@ impl Intake {
         Published { relay_peers, is_lost: !is_received && relay_peers == 0 }
     }
 
-    /// Relays a message; returns to how many peers. Having no peers is not an error: peers that connect later find the message
-    /// in the archive.
+    /// Relays a message; returns to how many peers. It is not an error if there are none: peers that connect later find the
+    /// message in the archive.
     async fn relay(&self, event: &Event) -> usize {
         let Some(node) = self.shared.node.get() else { return 0 };
         let published = node.publish(&event.channel, event.body.clone());
@@ -204,7 +204,7 @@ impl Intake {
 
     /// Accepts a message from relay. Never waits.
     ///
-    /// As in nwaku, messages with a timestamp that no archive accepts are relayed and delivered all the same.
+    /// As in nwaku, messages with a timestamp that no archive accepts are still relayed and delivered.
     pub fn take_relayed(&self, pubsub_topic: &str, wire: Bytes) -> Verdict {
         let shared = &*self.shared;
         match validate(pubsub_topic, wire.clone(), shared.clock.now(), &shared.rules) {

@@ -5,7 +5,7 @@ use tokio::task::{JoinError, spawn_blocking};
 /// Work on more bytes goes to the blocking pool. Copying this many takes a few tenths of a millisecond.
 const INLINE_BYTES_MAX: usize = 512 << 10;
 
-/// Does work that takes time in proportion to `bytes`, and returns its result.
+/// Runs work that takes time in proportion to `bytes`, and returns its result.
 ///
 /// # Errors
 /// When the work panicked, or the runtime ends.

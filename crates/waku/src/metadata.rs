@@ -55,7 +55,7 @@ impl LocalMetadata {
         Self { node, cluster_id: rules.cluster_id, shards, takes_all_shards }
     }
 
-    /// The metadata for a peer whose cluster and shards are given, as far as they are known.
+    /// The metadata for a peer with this cluster and these shards, as far as they are known.
     fn for_asker(&self, cluster_id: Option<u32>, shards: &[u32]) -> Metadata {
         let theirs = cluster_id.and_then(|cluster_id| u16::try_from(cluster_id).ok());
         let cluster_id = self.cluster_id.or(theirs);
@@ -73,7 +73,7 @@ impl LocalMetadata {
     }
 }
 
-/// The shards of the settings; without any those of the network.
+/// The shards in the settings; if there are none, those of the network.
 pub(crate) fn shards_of(rules: &Rules) -> Vec<u16> {
     if rules.shards.is_empty() { (0..rules.shards_in_network).collect() } else { rules.shards.clone() }
 }

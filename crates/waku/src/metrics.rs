@@ -5,7 +5,7 @@ use crate::{
     peer_exchange::PeerExchangeMetrics, sync::SyncMetrics,
 };
 
-/// The metrics of the door, without those of REST. Clones share the counters.
+/// The metrics of the door, except those of REST. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct WakuMetrics {
     /// Connections, peers, relay and requests.

@@ -48,7 +48,7 @@ impl PeerConnected {
         }
     }
 
-    /// Returns all connected peers again: events were missed, and a peer that is asked twice is better than one that is left out.
+    /// Returns all connected peers again: events were missed, and it is better to query a peer twice than never.
     fn start_over(&mut self) {
         let peers = supporting_peers(&self.node, self.protocol);
         self.returned = peers.iter().copied().collect();

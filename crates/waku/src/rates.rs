@@ -33,8 +33,8 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// The rates of several values of nwaku's `--rate-limit`: an entry with a service sets that service's rate, one without sets
-    /// all others; the last of two for the same service counts.
+    /// Builds the rates from the values of nwaku's `--rate-limit`: an entry with a service sets that service's rate, one without
+    /// sets all others; the last of two for the same service counts.
     pub fn from_entries(entries: &[RateEntry]) -> Self {
         let mut limits = Self::default();
         let (named, for_all): (Vec<RateEntry>, Vec<RateEntry>) =
@@ -70,7 +70,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Makes a limiter.
+    /// Creates a limiter.
     pub fn new(limits: RateLimits) -> Self {
         let buckets = |rate: Option<Rate>| rate.map(|rate| Mutex::new(Buckets::new(rate)));
         Self {

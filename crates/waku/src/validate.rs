@@ -119,7 +119,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Recognises a time in another unit: in nanoseconds it would be before the spring of 1973, and in that unit it is after.
+    /// Recognises a time in another unit: as nanoseconds it would be before the spring of 1973, and in that unit it is after.
     pub fn of_unit(time: Timestamp) -> Option<Self> {
         let number = time.nanos();
         let unit = match number.unsigned_abs() {

@@ -6,7 +6,7 @@ use crate::{args::Database, contender::Part, measure::Figure, sides::Measured};
 
 /// Cells of few topics.
 const SMALL: [&str; 2] = ["1ws", "1ms"];
-/// Cells of many.
+/// Cells of many topics.
 const LARGE: [&str; 4] = ["1wl", "1ml", "1wx", "1mx"];
 const CELLS: [&str; 6] = ["1ws", "1ms", "1wl", "1ml", "1wx", "1mx"];
 
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Ours takes 1 ms for everything, the bit string 60 and the index 2, or `index_ms` for 1ml.
+    /// Ours needs 1 ms for everything, the bit string 60 and the index 2, or `index_ms` for 1ml.
     fn measured(database: Database, index_ms: f64) -> Measured {
         let mut figures = Vec::new();
         for cell in CELLS {

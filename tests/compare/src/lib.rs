@@ -1,5 +1,6 @@
-//! Compares restante's engines with other stores, on the same server, disk and data, asked in turns: the tables of the Status
-//! mailserver in PostgreSQL and of nwaku in SQLite, and tables of sessions. `docs/compare.md` says how to read the result.
+//! Compares restante's engines with other stores, on the same server, disk and data, queried in turns: the tables of the
+//! Status mailserver in PostgreSQL and of nwaku in SQLite, and tables of sessions. `docs/compare.md` explains how to read the
+//! result.
 
 mod args;
 mod contender;

@@ -1,4 +1,4 @@
-//! Asks all stores in turn.
+//! Queries all stores in turn.
 
 use std::{
     sync::Arc,

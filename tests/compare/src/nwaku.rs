@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Memory for pages while filling: rows arrive in random order, and without memory for the whole table each
-/// would write a page.
+/// row would write a page.
 const FILL_CACHE_MIB: u64 = 3_072;
 /// Memory for pages of each session: four times that of restante's engine.
 const CACHE_MIB: u64 = 64;

@@ -139,7 +139,7 @@ impl Question {
         questions
     }
 
-    /// The number of rows of the right answer, when `matches` messages match.
+    /// The number of rows of the right answer, if `matches` messages match.
     pub(crate) fn answer_rows(&self, matches: u64) -> u64 {
         if self.access == Access::Full { matches } else { matches.min(PAGE_ROWS) }
     }

@@ -166,7 +166,7 @@ impl Side {
     }
 }
 
-/// Bytes that the files of a folder take on disk.
+/// Bytes that the files of a folder occupy on disk.
 fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     const BLOCK_BYTES: u64 = 512; // the unit of st_blocks on every disk
     let mut bytes = 0;

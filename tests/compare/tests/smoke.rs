@@ -1,5 +1,5 @@
-//! Small runs from end to end. The run itself checks the rows and bytes of every answer; these tests check that its report is
-//! complete. Trials that need a PostgreSQL server are ignored when `RESTANTE_POSTGRES_URL` names none, and fail when
+//! Small end-to-end runs. The run itself checks the rows and bytes of every answer; these tests check that its report is
+//! complete. Trials that need a PostgreSQL server are ignored if `RESTANTE_POSTGRES_URL` names none, and fail if
 //! `RESTANTE_TEST_REQUIRE` requires one.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]

@@ -1,4 +1,4 @@
-//! Any bytes as a buffer of records, such as a damaged log is.
+//! Any bytes as a buffer of records, such as a damaged log may have.
 #![no_main]
 
 #[path = "../properties/archive_record.rs"]

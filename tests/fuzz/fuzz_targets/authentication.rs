@@ -1,4 +1,4 @@
-//! Any bytes as a message from outside, whose domains say the same bytes.
+//! Any bytes as a message from outside, and as the DNS records of its domains.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

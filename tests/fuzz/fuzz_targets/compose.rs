@@ -1,4 +1,4 @@
-//! Messages made of any bytes, which have to be read again as they were.
+//! Messages made of any bytes, which must be read back unchanged.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

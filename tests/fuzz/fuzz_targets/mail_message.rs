@@ -1,4 +1,4 @@
-//! Any bytes as a message: its parts are inside of it, and its row has what it has.
+//! Any bytes as a message: its parts are inside of it, and its row matches it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as the header of a proxy's connection.
+//! Any bytes as the header of the PROXY protocol.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

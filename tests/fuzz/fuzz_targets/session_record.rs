@@ -1,4 +1,4 @@
-//! Any bytes as a record of sessions, such as a foreign program may leave in a shared table.
+//! Any bytes as a record of sessions, such as another program may leave in a shared table.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

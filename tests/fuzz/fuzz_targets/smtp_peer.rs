@@ -1,4 +1,4 @@
-//! Any bytes, split anywhere, as what a server replies.
+//! Any bytes, split anywhere, as the replies of a server.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

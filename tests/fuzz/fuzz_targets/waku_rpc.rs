@@ -1,4 +1,4 @@
-//! Any bytes as each request and response of the protocols by which peers ask.
+//! Any bytes as each request and response of the protocols between peers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -8,7 +8,7 @@ use restante_archive::{
 };
 use restante_core::{Key, MessageHash, Timestamp};
 
-/// Places at the beginning of a buffer at which records are read.
+/// Offsets at the start of a buffer at which records are read.
 const OFFSETS: usize = 64;
 /// The topics of the part that is made of the bytes.
 const TOPICS: u32 = 4;
@@ -17,8 +17,8 @@ const SEED: u32 = 0;
 /// Marks a topic definition.
 const DEFINITION: u32 = 1 << 31;
 
-/// Reading never panics, a record is sound when and only when its checksum is right, and a sound message, written again,
-/// gives the same bytes.
+/// Reading never panics, a record is sound if and only if its checksum is right, and a sound message, written again, has
+/// the same bytes.
 ///
 /// # Panics
 /// When that does not hold.
@@ -28,7 +28,7 @@ pub fn archive_record(buffer: &[u8]) {
         let Some(record) = Record::read(buffer, offset) else { continue };
         let place = place(buffer, offset);
         assert_eq!(record.is_sound(SEED), checksum_of(&buffer[place.clone()]) == u32_at(buffer, offset + 4));
-        // Nobody guesses a checksum, so it is put right: what behaves well then is the content.
+        // A fuzzer can't guess a checksum, so it is corrected: the content is what is tested then.
         let mut mended = buffer.to_vec();
         let checksum = checksum_of(&buffer[place.clone()]);
         mended[offset + 4..offset + 8].copy_from_slice(&checksum.to_le_bytes());
@@ -67,7 +67,7 @@ fn page(buffer: Vec<u8>, offset: usize) -> Page {
     Page { parts: vec![part], rows: vec![row], next: None, bodies: true }
 }
 
-/// Where the record at an offset lies.
+/// The range of the record at an offset.
 fn place(buffer: &[u8], offset: usize) -> Range<usize> {
     offset..offset + 8 + u32_at(buffer, offset) as usize
 }
@@ -76,8 +76,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The checksum that a record should have: CRC-32C over all of it but the checksum's own field, bit by bit, as a second
-/// opinion on the archive's.
+/// The checksum that a record should have: CRC-32C over all of it except the checksum's own field, bit by bit, as a
+/// second opinion on the archive's.
 fn checksum_of(record: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in record[..4].iter().chain(&record[8..]) {

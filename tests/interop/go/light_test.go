@@ -60,7 +60,7 @@ func TestFilterSendsWhatCameByRelay(t *testing.T) {
 	receive(t, arriving, wanted)
 }
 
-// The server's answer to a ping says whether it has a subscription.
+// The server's answer to a ping shows whether it has a subscription.
 func TestFilterForgetsWhoUnsubscribed(t *testing.T) {
 	s := startServer(t)
 	n := startLight(t, s)
@@ -95,7 +95,7 @@ func push(t *testing.T, n *node.WakuNode, s *server, message *pb.WakuMessage) er
 	return err
 }
 
-// go-waku speaks version 2 of lightpush alone.
+// go-waku speaks only version 2 of lightpush.
 func TestLightpushReachesArchiveFilterAndRelay(t *testing.T) {
 	s := startServer(t)
 	n := startLight(t, s)

@@ -51,7 +51,7 @@ before(async () => {
   far = await startServer("--shard", String(SHARD), "--staticnode", near.tcp);
   node = await connect(near, { clusterId: CLUSTER });
   other = await connect(near, { clusterId: CLUSTER });
-  // Before relay connects the two servers, nothing that is published reaches the far one.
+  // Before relay connects the two servers, the far one receives nothing that is published.
   const topic = "/interop/1/joined/proto";
   await until("relay between the two servers", async () => {
     await near.publish(message(topic, "are you there?"));

@@ -237,7 +237,7 @@ def signed_mails(zone, count, more=()):
         way = list(ways)[number % len(ways)]
         signed = ways[way](mail)
         made.append((f"{number}: {way}", signed))
-        # Each way meets each mutation that changes it.
+        # Each way is combined with each mutation that changes it.
         for step in range(len(MUTATIONS)):
             mutation = list(MUTATIONS)[(number // len(ways) + step) % len(MUTATIONS)]
             mutated = MUTATIONS[mutation](signed)
@@ -269,7 +269,7 @@ def dkimpy_on_chain(zone, mail):
     return {dkim.CV_None: "none", dkim.CV_Pass: "pass"}.get(verdict, "fail")
 
 
-# What a domain says, and addresses that are asked about; the domain is example.com below its number.
+# What a domain publishes, and addresses to evaluate; the domain is example.com below its number.
 SPF_RECORDS = [
     "v=spf1 -all", "v=spf1 +all", "v=spf1", "v=spf1 ?all", "v=spf1 ~all", "other", "v=spf10 -all", "V=SPF1 -ALL", "v=spf1 ip4:127.0.0.5 -all",
     "v=spf1 ip4:127.0.0.4/30 -all", "v=spf1 ip4:127.0.0.0/33 -all", "v=spf1 ip4:127.0.0 -all", "v=spf1 ip4:127.0.0.5/ -all",

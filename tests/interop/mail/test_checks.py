@@ -19,7 +19,7 @@ HELLO = "client.example.net"
 MAILS = 260
 CONNECTIONS = 8
 
-# Where restante says something else than dkimpy or pyspf: what is judged, and the text by which it does.
+# Where restante differs from dkimpy or pyspf: what is judged, and the rule by which it differs.
 EXPLAINED = [
     ("dkim", ": length, ", ((False,), (True,)), "RFC 6376, section 8.2: a verifier may ignore a signature whose l= leaves out a part of the body"),
     ("dkim", ": sha1", ((False,), (True,)), "RFC 8301, section 3.1: signatures by rsa-sha1 are not valid"),
@@ -117,8 +117,8 @@ class ChecksTest(ServerTest):
             (record, address, f"anna@d{number}.example.com")
             for number, record in enumerate(SPF_RECORDS) for address in SPF_ADDRESSES
         ]
-        first = len(self.mails)  # the numbers before are those of the other test
-        # Each is another one: the same bytes are stored once in an account.
+        first = len(self.mails)  # the earlier numbers belong to the other test
+        # All are different: equal bytes are stored once in an account.
         mails = [f"From: a@example.com\r\nTo: b@example.org\r\nSubject: {at}\r\n\r\nHello!\r\n".encode() for at in range(len(asked))]
         sent = ((first + at, address, sender, mails[at]) for at, (_, address, sender) in enumerate(asked))
         self.assertEqual(self.send_all(sent), {})

@@ -14,7 +14,7 @@ from server import PASSWORD, PATIENCE_SECONDS, Server, ServerTest, needs
 READER = "reader@example.org"
 COLLECTOR = "collector@example.org"
 CONNECTIONS = 16
-# What a message from outside gets in front of it.
+# What is added in front of a message from outside.
 TRACE = re.compile(rb"Return-Path: <[^\r\n]*>\r\nReceived: from [^\r\n]*\r\n(\t[^\r\n]*\r\n)+")
 RETURN_PATH = re.compile(rb"^Return-Path[ \t]*(:.*)?\n([ \t].*\n)*", re.IGNORECASE | re.MULTILINE)
 LIST = ["id", "blobId", "size", "subject", "from", "sentAt", "preview", "hasAttachment"]
@@ -26,9 +26,9 @@ def on_the_wire(raw):
     sent = re.sub(rb"\r?\n", b"\r\n", raw)
     if not sent.endswith(b"\r\n"):
         sent += b"\r\n"
-    # A CR alone is made a line end for trusted clients, and several before LF are one.
+    # For trusted clients a lone CR becomes a line end, and several before LF become one.
     stored = re.sub(rb"\r*\n|\r", b"\r\n", sent)
-    # The header of an envelope's sender says nothing about this delivery.
+    # A header field with the sender of an envelope is not about this delivery.
     header, empty, body = (b"", b"\r\n", stored[2:]) if stored.startswith(b"\r\n") else stored.partition(b"\r\n\r\n")
     if empty == b"\r\n\r\n":
         header += b"\r\n"

@@ -59,7 +59,7 @@ class Exim:
             primary_hostname = exim.example.net
             local_interfaces = 127.0.0.1
             daemon_smtp_ports = {self.port}
-            # Names of this test are in no DNS.
+            # Names of this test are not in DNS.
             host_lookup =
             hosts_treat_as_local =
             rfc1413_query_timeout = 0s

@@ -111,7 +111,7 @@ class MailTest(ServerTest):
         self.assertTrue(ready.wait(PATIENCE_SECONDS))
         end = time.monotonic() + PATIENCE_SECONDS
         number = 0
-        # Mail comes in until the stream was there to see it.
+        # Mail is delivered repeatedly, until the stream was open early enough to see it.
         while not states and time.monotonic() < end:
             number += 1
             self.deliver(message(f"Push {number}"))

@@ -74,7 +74,7 @@ class Postfix:
             inet_interfaces = 127.0.0.1
             inet_protocols = ipv4
             mynetworks = 127.0.0.0/8
-            # Names of this test are in no DNS, and Postfix does not need it.
+            # Names of this test are not in DNS, and Postfix does not need it.
             smtpd_peername_lookup = no
             smtp_host_lookup = native
             virtual_mailbox_domains = {domain}

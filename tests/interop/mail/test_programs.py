@@ -21,7 +21,7 @@ class ClientsTest(ServerTest):
     @classmethod
     def setUpClass(cls):
         cls.serve(Server())
-        # A token is made while the server is stopped.
+        # A token is created while the server is stopped.
         cls.server.process.terminate()
         cls.server.process.wait()
         cls.token = cls.server.run("token", "create", USER, "--name", "interop", "--scope", "mail").strip()

@@ -19,7 +19,7 @@ from server import INSTALLED, PATIENCE_SECONDS, USER, Server, ServerTest, free_p
 from test_corpus import Reader
 
 CONTROLLER_PASSWORD = "let me learn"
-# Texts for which rspamd gives a known advice, whatever else a message has.
+# Texts for which rspamd returns a known action, whatever else a message has.
 REJECT = "XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X"
 ADD_HEADER = REJECT.replace("XJS", "YJS")
 
@@ -193,7 +193,7 @@ class RspamdTest(ServerTest):
     def test_it_learns_from_moves(self):
         self.send("Watches", " ".join(f"watch{chr(97 + at % 26)}{chr(97 + at // 26)} cheap offer" for at in range(100)))
         (found,) = self.found("Watches")
-        time.sleep(3)  # what is moved before restante has looked at its delivery counts as delivered there
+        time.sleep(3)  # what is moved before restante has seen its delivery counts as delivered there
         # An email that it has learned in the other class before moves from one class to the other.
         for role, symbol in [("junk", "BAYES_SPAM"), ("inbox", "BAYES_HAM")]:
             before = self.rspamd.learned()[symbol]

@@ -1,11 +1,11 @@
-//! Doors are features of the binary: which crates one door alone brings, and where the code may ask for a feature.
+//! Doors are features of the binary: which crates only one door adds, and where the code may name a feature.
 
 use std::{collections::BTreeSet, process::Command};
 
 use crate::tidy::texts;
 
-/// What a binary with one door consists of, tests included: the feature, beginnings of names of crates that it must not have, and crates
-/// that it has.
+/// The contents of a binary with one door, tests included: the feature, prefixes of names of crates that it must not have, and
+/// crates that it has.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     (
         "mail",

@@ -1,4 +1,4 @@
-//! Which crate may import which: the table of `ARCHITECTURE.md`, checked against what the manifests say.
+//! Which crate may import which: the table of `ARCHITECTURE.md`, checked against the manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Rules of this repository that no compiler checks: who imports whom, features, lengths, words, links between pages.
+//! Rules of this repository that no compiler checks: imports between crates, features, lengths, words, links between pages.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! Each rule of `docs/design/mail-rules.md` has a test that bears its number.
+//! Each rule of `docs/design/mail-rules.md` has a test with its number in its name.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 10] = [
     "crates/smtp",
 ];
 
-/// The rules of the page, each as the names of its tests begin.
+/// The rules of the page, as prefixes of the names of their tests.
 fn rules(page: &str) -> BTreeSet<String> {
     let number = |line: &str| Some(line.strip_prefix("- **")?.split_once("**")?.0.to_lowercase());
     page.lines().filter_map(number).collect()
@@ -39,7 +39,7 @@ fn tests(text: &str) -> impl Iterator<Item = &str> {
         }
         let signature = line.strip_prefix("async ").unwrap_or(line);
         let name = signature.strip_prefix("fn ").and_then(|rest| rest.split(['(', '<']).next());
-        // A property test stands in a macro, whose attribute is the same.
+        // A property test is in a macro, whose attribute is the same.
         let name = name.filter(|_| is_test);
         is_test = false;
         name

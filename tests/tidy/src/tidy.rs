@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders that hold nothing of ours.
+/// Folders without files of ours.
 const OUTSIDE: &[&str] = &["target", ".git", "data", "corpus", "artifacts", "node_modules"];
-/// What is looked at; other files are data.
+/// Files that are checked; other files are data.
 const TEXTS: &[&str] =
     &["rs", "md", "toml", "sh", "py", "html", "json", "yml", "yaml", "js", "mjs", "css", "service", "timer"];
 /// Names without an ending that are texts.
@@ -45,7 +45,7 @@ fn sources() -> impl Iterator<Item = (PathBuf, String)> {
     texts().into_iter().filter(|(path, _)| path.extension().is_some_and(|ending| ending == "rs"))
 }
 
-/// Lines that hold one of the words, as `path:line: word`.
+/// Lines that contain one of the words, as `path:line: word`.
 fn lines_with(files: impl Iterator<Item = (PathBuf, String)>, words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files {
@@ -58,7 +58,8 @@ fn lines_with(files: impl Iterator<Item = (PathBuf, String)>, words: &[String]) 
     found
 }
 
-/// clippy counts the lines of every function; this holds the rule, its number, and that nobody steps out of it.
+/// clippy counts the lines of every function; this checks that the rule is on, its number, and that no function
+/// is exempt from it.
 #[test]
 fn no_function_may_exceed_a_hundred_lines() {
     let lints: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
@@ -73,7 +74,7 @@ fn no_function_may_exceed_a_hundred_lines() {
         let manifest: toml::Table = fs::read_to_string(manifest).unwrap().parse().unwrap();
         assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{}", manifest["package"]["name"]);
     }
-    // Put together here, so that this file doesn't name itself.
+    // Concatenated here, so that this file doesn't name itself.
     let exempt = ["allow", "expect"].map(|word| format!("{word}(clippy::{}", "too_many_lines"));
     assert_eq!(lines_with(sources(), &exempt), Vec::<String>::new());
 }
@@ -95,7 +96,7 @@ fn no_product_source_includes_a_file_of_tests() {
     assert_eq!(includes, Vec::<String>::new());
 }
 
-/// A path of the machine where something was written helps nobody elsewhere.
+/// A path of the machine where something was written is of no use elsewhere.
 #[test]
 fn no_text_names_a_machines_folders() {
     let words = ["work", "root", "home", "Users"].map(|folder| format!("/{folder}/"));
@@ -131,7 +132,7 @@ fn prose(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// A line without what stands between backquotes.
+/// A line without the text between backquotes.
 fn without_inline_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
@@ -168,7 +169,7 @@ fn anchors(page: &Page) -> Vec<String> {
     anchors
 }
 
-/// Whether a target leads somewhere: an address elsewhere, a file of the repository, a heading.
+/// Whether a target exists: an address elsewhere, a file of the repository, a heading.
 fn leads_somewhere(target: &str, from: &Page, pages: &[Page]) -> bool {
     if target.contains("://") || target.starts_with("mailto:") {
         return true;
@@ -222,7 +223,7 @@ fn a_link_without_its_file_or_heading_is_noticed() {
     }
 }
 
-/// The front page is read in a minute: what it can't hold is in docs/.
+/// The front page is read in a minute: what does not fit is in docs/.
 #[test]
 fn the_front_page_is_short_and_shows_the_console() {
     const LINES_MAX: usize = 130;

@@ -1,4 +1,4 @@
-//! Words that a reader of the field would have to look up: none of them stands in a name or in prose.
+//! Words that a reader of the field would have to look up: none of them is in a name or in prose.
 
 use std::path::Path;
 

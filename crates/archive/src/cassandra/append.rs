@@ -1,4 +1,4 @@
-//! Storing messages: a few tasks take the waiting appends, look up which messages are there already, and write the others.
+//! Storing messages: a few tasks take the waiting appends, look up which messages are already stored, and write the others.
 //!
 //! The order of the writes makes an append safe to repeat and to interrupt: first the catalogue and the marks, then
 //! the postings and the long bodies, and last the row of the message itself. Without that row the message does not exist.
@@ -31,12 +31,12 @@ use crate::{
 const GROUP: GroupLimit = GroupLimit { messages: 2_000, bytes: 4 << 20 };
 /// Keys of one lookup.
 pub(super) const LOOKUP_KEYS: usize = 100;
-/// Rows of other messages that a lookup reads.
+/// Rows of other messages that a lookup reads at most.
 const LOOKUP_OTHERS: usize = 100;
 /// Rows and bytes of one write.
 const WRITE_ROWS: usize = 100;
 const WRITE_BYTES: usize = 256 << 10;
-/// Requests of one group at the same time.
+/// Concurrent requests of one group.
 const REQUESTS: usize = 32;
 /// Attempts to store a group while epochs are dropped.
 const ATTEMPTS: usize = 5;
@@ -55,7 +55,7 @@ struct Claim<'a> {
 }
 
 impl InFlight {
-    /// Waits until no other task stores one of the keys, and claims them all.
+    /// Waits until no other task is storing any of the keys, and claims them all.
     async fn claim(&self, keys: Vec<Key>) -> Claim<'_> {
         loop {
             let released = self.released.notified();
@@ -84,7 +84,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Stores what comes until the queue is closed.
+/// Stores the appends that arrive until the queue is closed.
 pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
     loop {
         let group = waiting.lock().await.group(GROUP).await;
@@ -95,7 +95,7 @@ pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
             answer_all(group, result);
             continue;
         }
-        // What is wrong with one append is not the error of the others.
+        // An error of one append must not fail the others.
         for append in group {
             let alone = vec![append];
             let result = store(&shared, &alone).await;
@@ -137,13 +137,13 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Unknown,
-    /// An attempt to write it has failed, perhaps after it was written: if it is found, it counts as stored.
+    /// An attempt to write it failed, perhaps after it was written: if it is found, it counts as stored.
     Tried,
     Stored,
     Duplicate,
 }
 
-/// A message, its topic, and the epoch that takes it.
+/// A message, its topic, and the epoch that it belongs to.
 struct Entry<'a> {
     message: &'a Message,
     topic: TopicKey,
@@ -170,7 +170,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Stores what isn't stored yet, also when epochs are dropped meanwhile.
+/// Stores the messages that aren't stored yet, even if epochs are dropped meanwhile.
 async fn store_entries(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<(), Error> {
     let mut attempt = 1;
     loop {
@@ -194,7 +194,7 @@ async fn store_entries(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<(),
     }
 }
 
-/// One attempt; `false` when it has to be repeated because epochs have changed before or while something was written.
+/// One attempt; `false` when it has to be repeated because epochs changed before or during the write.
 async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, Error> {
     for entry in entries.iter_mut().filter(|entry| !entry.is_done()) {
         entry.epoch = Some(shared.epoch_for(entry.message.timestamp.0).await?);
@@ -247,16 +247,16 @@ async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, 
     Ok(true)
 }
 
-/// Whether retention may have found an entry's epoch empty and closed it during the append. It does that to epochs that ended and were
-/// opened a day ago; half a day is for clocks that differ. One that was made for this message is not looked at again: with a policy that does
-/// not keep the message the append would begin anew for ever.
+/// Whether retention may have found an entry's epoch empty and closed it during the append. Retention does that to epochs that
+/// ended and were opened a day ago; half a day allows for clocks that differ. An epoch that was created for this message is not
+/// looked at again: with a policy that does not keep the message, the append would start over forever.
 fn may_be_closed(shared: &Shared, entry: &Entry<'_>) -> bool {
     let now = shared.now();
     let opened_before = now.plus_seconds(-EMPTY_SECONDS / 2);
     entry.epoch.is_some_and(|epoch| epoch.end_ns <= now.0 && epoch.since_ns <= opened_before.0)
 }
 
-/// Whether epochs are open, by a state that is read now.
+/// Whether all of the epochs are open, according to a state that is read now.
 async fn are_open(shared: &Shared, epochs: &BTreeSet<EpochId>) -> Result<bool, Error> {
     shared.sync().await?;
     let list = shared.catalog.list();
@@ -271,7 +271,7 @@ fn windows_of<'a, 'b>(entries: &[&'b Entry<'a>]) -> BTreeMap<(EpochId, i64), Vec
     windows
 }
 
-/// Which of the messages are there.
+/// Which of the messages are already stored.
 async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, RandomState>, Error> {
     let pending: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_done()).collect();
     let windows = windows_of(&pending);
@@ -285,10 +285,10 @@ async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, 
     Ok(found.filter_map(|(timestamp, hash, _)| key_of(timestamp, &hash)).collect())
 }
 
-/// The rows of some messages of a window, which are in order, and of some others between them.
+/// The rows of some messages of a window, sorted by key, and of some others between them.
 ///
-/// New messages are mostly the newest ones, so a slice from the first to the last of them has few rows or none, and costs a node much
-/// less than a search for each. If the slice was cut, the messages after its end are looked up by key.
+/// New messages are mostly the newest ones, so a slice from the first to the last of them has few rows or none, and costs a node
+/// much less than a search for each. If the slice was truncated, the messages after its end are looked up by key.
 ///
 /// Values are read although they aren't used. An interrupted append may have reached one node only; reading the
 /// value writes it to a quorum before the read returns (read repair writes the columns that are read, and no others), so that
@@ -321,7 +321,7 @@ async fn look_up_some(
     Ok(rows)
 }
 
-/// The key of a row; `None` for a row that isn't ours.
+/// The key of a row; `None` for a row that this engine did not write.
 pub(super) fn key_of(timestamp: i64, hash: &[u8]) -> Option<Key> {
     Some(Key { timestamp: Timestamp(timestamp), message_hash: MessageHash(hash.try_into().ok()?) })
 }
@@ -352,7 +352,7 @@ async fn register(shared: &Shared, entries: &[&Entry<'_>]) -> Result<(), Error> 
 
 /// Writes messages: postings and long bodies, then the messages themselves.
 async fn write(shared: &Shared, entries: &[&Entry<'_>]) -> Result<(), Error> {
-    // The first write of a message wins in Cassandra's order because later ones have lower timestamps: a body never changes.
+    // The first write of a message wins because, for Cassandra, later ones have lower timestamps: a body never changes.
     let written = shared.write_timestamp();
     let (postings, hashes, chunks) = tokio::join!(
         write_postings(shared, entries, written),

@@ -1,8 +1,9 @@
 //! The catalogue: epochs, the windows that have messages, and the topics of each epoch. Each server has a copy of it in memory.
 //!
-//! Before a server stores the first message of a window or a topic, it writes the new entry into the table `catalog`, under the next of its
-//! own numbers, and then this number into the table `state` (its *head*). A query reads `state` in parallel with its slices. If a
-//! head is higher than what was read from `catalog`, or the list of epochs has changed, it reads the new entries and queries again.
+//! Before a server stores the first message of a window or a topic, it writes the new entry into the table `catalog`, under the
+//! next of its own numbers, and then this number into the table `state` (its *head*). A query reads `state` in parallel with its
+//! slices. If a head is higher than the last entry read from `catalog`, or the list of epochs has changed, the query reads the
+//! new entries and starts again.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,24 +30,24 @@ use crate::{
 const MAKING_PAUSE: Duration = Duration::from_millis(100);
 /// How long an append waits for the table of a new epoch.
 const EPOCH_WAIT_MAX: Duration = Duration::from_secs(120);
-/// Heads of servers expire after a day. A server that has not read `state` for half of that reads the whole catalogue again.
+/// Heads of servers expire after a day. A server that has not read `state` for half a day reads the whole catalogue again.
 const FORGET_AFTER_NS: i64 = schema::HEAD_SECONDS as i64 / 2 * NANOS_PER_SECOND;
 /// Rows of the catalogue in one batch.
 const REGISTER_ROWS: usize = 100;
 
-/// What the table `state` says.
+/// The contents of the table `state`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     epochs: Option<Vec<u8>>,
     heads: Vec<(EpochId, ServerId, i64)>,
 }
 
-/// What occurs in an epoch.
+/// The windows and topics of an epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
     pub(super) windows: BTreeSet<i64>,
     topics: BTreeSet<TopicId>,
-    /// The highest number of each server that was read.
+    /// The highest number read from each server.
     read: HashMap<ServerId, i64, RandomState>,
 }
 
@@ -65,7 +66,8 @@ struct Known {
     topics: Dictionary,
     ids: HashMap<TopicKey, TopicId, RandomState>,
     keys: HashMap<TopicId, TopicKey, RandomState>,
-    /// When the last state was read whose entries are all here: by the wall clock, which also runs while the machine sleeps.
+    /// When the last state was read whose entries are all in this copy: by the wall clock, which also runs while the machine
+    /// sleeps.
     looked: Option<Timestamp>,
 }
 
@@ -103,7 +105,7 @@ impl Catalog {
         }
     }
 
-    /// Whether nothing in a state is new.
+    /// Whether a state has nothing new.
     fn is_current(&self, state: &State, now: Timestamp) -> bool {
         let known = self.known.read();
         if known.encoded != state.epochs || known.is_old(now) {
@@ -111,7 +113,7 @@ impl Catalog {
         }
         state.heads.iter().all(|(epoch, server, n)| match known.contents.get(epoch) {
             Some(contents) => contents.read.get(server).is_some_and(|read| read >= n),
-            None => true, // an epoch that was dropped, or is being made
+            None => true, // an epoch that was dropped, or is being created
         })
     }
 
@@ -149,7 +151,7 @@ impl Catalog {
         key.unwrap_or_else(|| schema::topic_key(channel, topic))
     }
 
-    /// The open epochs in the order of time, with what a query wants of each; without those that have nothing of it.
+    /// The open epochs in the order of time, each with the wanted topics of a query; epochs that have none of them are left out.
     pub(super) fn views(&self, query: &Query) -> Vec<View> {
         let known = self.known.read();
         let selection = known.topics.select(query);
@@ -238,12 +240,12 @@ impl Shared {
         Ok(state)
     }
 
-    /// Whether nothing in a state is new.
+    /// Whether a state has nothing new.
     pub(super) fn is_current(&self, state: &State) -> bool {
         self.catalog.is_current(state, self.now())
     }
 
-    /// Reads what is new; returns whether anything was.
+    /// Reads new entries; returns whether there were any.
     pub(super) async fn sync(&self) -> Result<bool, Error> {
         if self.is_current(&self.state().await?) {
             return Ok(false);
@@ -275,7 +277,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Reads what is new in an epoch.
+    /// Reads the new entries of an epoch.
     async fn read_contents(&self, epoch: EpochId, state: &State) -> Result<(), Error> {
         let what = "read its catalogue";
         let known = {
@@ -320,7 +322,7 @@ impl Shared {
         }
     }
 
-    /// Registers new windows and topics; every query that starts afterwards, on any server, knows them.
+    /// Registers new windows and topics; every query that starts afterwards, on any server, sees them.
     pub(super) async fn register(&self, items: Vec<(EpochId, Item)>) -> Result<(), Error> {
         if items.is_empty() {
             return Ok(());
@@ -369,7 +371,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The open epoch of a timestamp; it is made if there is none.
+    /// The open epoch of a timestamp; it is created if there is none.
     pub(super) async fn epoch_for(&self, timestamp: i64) -> Result<Epoch, Error> {
         let deadline = Instant::now() + EPOCH_WAIT_MAX;
         loop {
@@ -397,7 +399,7 @@ impl Shared {
         }
     }
 
-    /// Makes the table of an epoch unless it is there, and opens the epoch.
+    /// Creates the table of an epoch unless it exists, and opens the epoch.
     pub(super) async fn make_table(&self, id: EpochId) -> Result<(), Error> {
         let _one = self.changing_schema.lock().await;
         self.sync().await?;
@@ -414,14 +416,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether an epoch is open, by a state that is read now.
+    /// Whether an epoch is open, according to a state that is read now.
     pub(super) async fn is_open(&self, id: EpochId) -> Result<bool, Error> {
         self.sync().await?;
         Ok(self.catalog.list().get(id).is_some_and(|epoch| epoch.stage == Stage::Open))
     }
 
-    /// Replaces the list of epochs, unless it has changed. If the outcome is unknown, the state that is read next decides. A replacement
-    /// that is made late must do no harm: it is made only while the list is still `old`.
+    /// Replaces the list of epochs, unless it has changed. If the outcome is unknown, the state that is read next decides. A
+    /// replacement that takes effect late must do no harm: it is applied only while the list is still `old`.
     pub(super) async fn replace_list(&self, old: &EpochList, new: &EpochList) -> Result<Applied, Error> {
         let what = "change its list of epochs";
         let new = new.encode();

@@ -1,4 +1,4 @@
-//! What an archive in Cassandra holds, and whether it is sound.
+//! The contents of an archive in Cassandra, and whether they are sound.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,7 @@ use crate::{Error, Finding, PartStats, Report, Stats};
 const ROWS: i32 = 250;
 const REQUESTS: usize = 16;
 
-/// What the archive holds.
+/// The contents of the archive.
 pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
     shared.sync().await?;
     let mut stats = Stats { engine: "cassandra", damaged: shared.metrics.damaged.get(), ..Stats::default() };
@@ -44,7 +44,7 @@ pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
     Ok(stats)
 }
 
-/// A message as it lies in its window.
+/// A message as it is stored in its window.
 struct Row {
     key: Key,
     value: Vec<u8>,
@@ -64,7 +64,7 @@ pub(super) async fn check(
         for window in &shared.catalog.contents(epoch.id).windows {
             match check_window(shared, epoch, *window, is_repairing, &mut report).await {
                 Err(error) if shared.is_open(epoch.id).await? => return Err(error),
-                Err(_) => break, // retention drops it
+                Err(_) => break, // retention is dropping it
                 Ok(()) => {}
             }
             progress(report.bytes.min(total), total);
@@ -93,7 +93,7 @@ async fn check_window(
         let rows: Vec<Row> = rows
             .into_iter()
             .filter_map(|(timestamp, hash, value, size)| {
-                // A row without a value is what an interrupted append has left.
+                // A row without a value was left by an interrupted append.
                 Some(Row { key: key_of(timestamp, &hash)?, value: value?, size })
             })
             .collect();
@@ -210,7 +210,7 @@ async fn keys_by_hash(
     Ok(found.into_iter().flatten().filter_map(|(timestamp, hash)| key_of(timestamp, &hash)).collect())
 }
 
-/// Writes the keys and sizes of messages anew.
+/// Rewrites the keys and sizes of messages.
 async fn write_keys(
     shared: &Shared,
     epoch: &Epoch,

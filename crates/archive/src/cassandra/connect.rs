@@ -1,4 +1,4 @@
-//! The connection to the cluster: a session that is opened when it is first needed, prepared statements, and retries.
+//! The connection to the cluster: a session that is opened on first use, prepared statements, and retries.
 
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{CassandraConfig, CassandraUrl, Error};
 /// The shortest and the longest pause between attempts; each is twice as long as the one before.
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-/// How long no connection is tried after one could not be made.
+/// How long no new connection is tried after an attempt failed.
 const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// A change of the schema takes seconds, on a busy cluster more.
 const SCHEMA_CHANGE_MAX: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub(super) struct Database {
     url: CassandraUrl,
     config: CassandraConfig,
     session: tokio::sync::RwLock<Option<Arc<Session>>>,
-    /// When the last attempt to connect failed, and how.
+    /// When the last attempt to connect failed, and with which error.
     refused: Mutex<Option<(Instant, Error)>>,
     prepared: Mutex<HashMap<Statement, PreparedStatement, RandomState>>,
     reach: Mutex<Option<(String, Timestamp)>>,
@@ -76,12 +76,12 @@ impl Database {
         self.url.keyspace()
     }
 
-    /// The data center that the URL names.
+    /// The data center that the URL specifies.
     pub(super) fn datacenter(&self) -> Option<&str> {
         self.url.parameter("datacenter")
     }
 
-    /// What keeps the engine from its work, and since when.
+    /// The problem that keeps the engine from working, and since when.
     pub(super) fn problem(&self) -> (Option<String>, Option<Timestamp>) {
         self.reach.lock().clone().unzip()
     }
@@ -91,7 +91,7 @@ impl Database {
         Duration::from_millis(self.config.patience_ms.get())
     }
 
-    /// The session, opened if it isn't. After a failure the same error is answered for a while.
+    /// The session, opened if necessary. After a failure the same error is returned for a while.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
         if let Some(session) = &*self.session.read().await {
             return Ok(session.clone());
@@ -126,7 +126,7 @@ impl Database {
         *self.session.write().await = None;
     }
 
-    /// The rows of a read that sees all that was acknowledged.
+    /// The rows of a read that sees everything that was acknowledged.
     pub(super) async fn read<R>(
         &self,
         what: &'static str,
@@ -146,7 +146,7 @@ impl Database {
         rows_of(what, result)
     }
 
-    /// Executes a statement that does no harm when it is executed twice.
+    /// Executes a statement that is safe to execute twice.
     pub(super) async fn write(
         &self,
         what: &'static str,
@@ -252,7 +252,7 @@ impl Database {
         Ok((session, prepared))
     }
 
-    /// Repeats an attempt until it succeeds, it can't succeed, or the patience is over.
+    /// Repeats an attempt until it succeeds, fails for good, or the patience is over.
     async fn repeated<F: Future<Output = Result<QueryResult, Failure>>>(
         &self,
         what: &'static str,
@@ -301,19 +301,19 @@ impl Database {
 
 /// Why a statement has no result.
 enum Failure {
-    /// There is no connection, and for a while none is tried.
+    /// There is no connection, and none is tried for a while.
     NoSession(Error),
     Prepare(PrepareError),
     Execution(ExecutionError),
 }
 
-/// What an error says about trying again.
+/// Whether an attempt that failed with an error is worth repeating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nobody answered, or not in time: the same may succeed in a moment.
+    /// No node answered, or not in time: the same request may succeed in a moment.
     Passing,
-    /// A node refused it: the table is not there (retention has dropped it, or the node does not know it yet), or a permission
-    /// is missing. It may succeed once that has changed.
+    /// A node refused it: the table does not exist (retention dropped it, or the node does not know it yet), or a permission is
+    /// missing. It may succeed once that has changed.
     Refused,
     /// It can never succeed.
     Wrong,

@@ -4,14 +4,14 @@ use restante_core::NANOS_PER_SECOND;
 
 use super::schema::{EpochId, SPAN_WINDOWS, ServerId, VERSION};
 
-/// How far an epoch's table is.
+/// The stage of an epoch's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A server makes the table, or looks whether it is still empty. Appends wait until it is open or gone.
+    /// A server is creating the table, or checking whether it is still empty. Appends wait until it is open or gone.
     Making,
-    /// It takes messages.
+    /// It accepts messages.
     Open,
-    /// Retention drops it; it is neither read nor written.
+    /// Retention is dropping it; it is neither read nor written.
     Dropping,
 }
 
@@ -26,13 +26,13 @@ pub(super) struct Epoch {
     /// The length of its windows.
     pub(super) window_ns: i64,
     pub(super) stage: Stage,
-    /// The server that has begun the stage, and when (nanoseconds since 1970).
+    /// The server that began the stage, and when (nanoseconds since 1970).
     pub(super) server: ServerId,
     pub(super) since_ns: i64,
 }
 
 impl Epoch {
-    /// Whether a server has to finish the stage: because it has begun it, or because the one that has seems to have ended.
+    /// Whether a server has to finish the stage: because it began it, or because the server that did seems to have ended.
     pub(super) fn is_to_be_finished_by(&self, server: ServerId, now_ns: i64) -> bool {
         self.server == server || now_ns.saturating_sub(self.since_ns) > STAGE_MAX_NS
     }
@@ -58,7 +58,7 @@ pub(super) struct EpochList {
     pub(super) epochs: Vec<Epoch>,
 }
 
-/// How epochs are cut.
+/// The length of epochs and windows, and how many epochs there are at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) epoch_ns: i64,
@@ -66,12 +66,12 @@ pub(super) struct Cut {
     pub(super) epochs_max: usize,
 }
 
-/// Making or dropping a table takes seconds: a server that has not done it after so long has ended.
+/// Creating or dropping a table takes seconds: a server that has not finished after this long has ended.
 const STAGE_MAX_NS: i64 = 60 * NANOS_PER_SECOND;
 const ENTRY_BYTES: usize = 4 + 8 + 8 + 8 + 1 + 16 + 8;
 
 impl EpochList {
-    /// The epoch of a timestamp that is open or being made.
+    /// The epoch of a timestamp that is open or being created.
     pub(super) fn find(&self, timestamp: i64) -> Option<&Epoch> {
         self.epochs.iter().find(|epoch| epoch.stage != Stage::Dropping && epoch.contains(timestamp))
     }
@@ -99,7 +99,7 @@ impl EpochList {
         }
         let live = |epoch: &&mut Epoch| epoch.stage != Stage::Dropping;
         if list.open().count() >= cut.epochs_max.max(1) {
-            // The epoch before is made longer, or the one after.
+            // Otherwise the epoch before is extended, or the one after.
             let before = list.epochs.iter_mut().filter(live).filter(|epoch| epoch.first_ns <= timestamp);
             if let Some(before) = before.max_by_key(|epoch| epoch.first_ns) {
                 before.end_ns = end_ns;
@@ -162,7 +162,7 @@ impl EpochList {
     /// Reads a list.
     ///
     /// # Errors
-    /// The version that it has, when that is another one; `None` when it is damaged.
+    /// The version of the list, when it is another one; `None` when the list is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Option<u8>> {
         let (version, rest) = bytes.split_first().ok_or(None)?;
         if *version != VERSION {
@@ -201,7 +201,7 @@ fn decode_epoch(bytes: &[u8]) -> Option<Epoch> {
     })
 }
 
-/// The length of an epoch: an eighth of what a rule for time keeps, so that at most so much more is kept.
+/// The length of an epoch: an eighth of what a retention rule by time keeps, so that at most that much more is kept.
 pub(super) fn epoch_ns(setting_seconds: u64, retention: &crate::Retention) -> i64 {
     const DAY: u64 = 86_400;
     let automatic = match retention.time_seconds {
@@ -236,7 +236,7 @@ mod tests {
             list = with(&list, timestamp);
         }
         assert_eq!(ranges(&list), [(-100, 0), (200, 300), (900, 1_000)]);
-        // There are as many as allowed: the epoch before becomes longer, or if there is none, the one after.
+        // The limit is reached: the epoch before is extended or, if there is none, the one after.
         list = with(&list, 410);
         assert_eq!(ranges(&list), [(-100, 0), (200, 500), (900, 1_000)]);
         list = with(&list, -350);

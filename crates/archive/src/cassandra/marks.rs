@@ -1,8 +1,8 @@
-//! How many messages a window has, without counters: a count is kept while no server stores into the window.
+//! How many messages a window has, without counters: a count is saved while no server stores into the window.
 //!
 //! Before a server stores into a window, it writes a *mark* of its own for the window: an odd number. When it has stored nothing
-//! there for a while, it writes the next even number. A count is valid as long as the marks are those with which it was made, all
-//! even; so a window that takes messages is counted by reading its keys, and others need not be read again.
+//! there for a while, it writes the next even number. A count is valid as long as the marks are the same as when it was taken,
+//! all even; so a window that is being written to is counted by reading its keys, and others need not be read again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,9 +21,9 @@ use super::{
 };
 use crate::Error;
 
-/// A window into which nothing was stored for so long gets an even mark.
+/// A window into which nothing was stored for this long gets an even mark.
 const QUIET: Duration = Duration::from_secs(60);
-/// A window that takes messages is marked anew after so long...
+/// A window that is being written to gets a new mark after this long...
 const MARK_AGAIN: Duration = Duration::from_secs(600);
 /// ...so that an odd mark of this age was left by a server that has ended.
 const ABANDONED_MICROS: i64 = 3_600_000_000;
@@ -33,7 +33,7 @@ const COUNT_ROW: ServerId = [0; 16];
 const COUNT_KEYS: i32 = 5_000;
 const COUNT_WINDOWS: usize = 8;
 
-/// What a window, or an epoch, has.
+/// The numbers of a window or an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) messages: u64,
@@ -50,8 +50,8 @@ impl Count {
         self.newest = [self.newest, other.newest].into_iter().flatten().max();
     }
 
-    /// Bytes on disk of one copy, about: the message, its two keys, and what a row takes beside its values. What the disk
-    /// really has depends on compression, compaction and the number of copies.
+    /// Estimated bytes on disk of one copy: the message, its two keys, and the overhead of a row. The actual size depends on
+    /// compression, compaction and the number of copies.
     pub(super) fn disk_bytes(&self) -> u64 {
         const ROW_BYTES: u64 = 300;
         self.body_bytes + self.messages * ROW_BYTES
@@ -68,7 +68,7 @@ impl Count {
         numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
     }
 
-    /// Reads a count and the fingerprint of the marks with which it was made.
+    /// Reads a count and the fingerprint of the marks with which it was taken.
     fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
         let mut numbers =
             bytes.chunks_exact(8).filter_map(|chunk| Some(u64::from_be_bytes(chunk.try_into().ok()?)));
@@ -97,7 +97,7 @@ struct Mark {
     written: Instant,
 }
 
-/// An append into some windows; they get no even mark before it is dropped.
+/// An append into some windows; they get no even mark until it is dropped.
 pub(super) struct Appending<'a> {
     marks: &'a Marks,
     windows: Vec<(EpochId, i64)>,
@@ -127,7 +127,7 @@ impl Marks {
         Appending { marks: self, windows: windows.to_vec() }
     }
 
-    /// What has to be written before something is stored: the next odd marks.
+    /// The marks to write before something is stored: the next odd ones.
     fn next_odd(&self, windows: &[(EpochId, i64)]) -> Vec<((EpochId, i64), i64)> {
         let mut held = self.windows.lock();
         let mut missing = Vec::new();
@@ -177,7 +177,7 @@ impl Marks {
     }
 }
 
-/// The marks of a window and its count, as they are written.
+/// The marks of a window and its count, as written.
 #[derive(Clone, Debug, Default)]
 struct Written {
     marks: Vec<(ServerId, i64)>,
@@ -186,7 +186,7 @@ struct Written {
 }
 
 impl Written {
-    /// The same marks give the same number on every server.
+    /// The same marks have the same fingerprint on every server.
     fn fingerprint(&self) -> u64 {
         let mut marks = self.marks.clone();
         marks.sort_unstable();
@@ -209,7 +209,7 @@ impl Written {
 impl Shared {
     /// Marks windows before something is stored in them.
     pub(super) async fn mark(&self, windows: &[(EpochId, i64)]) -> Result<(), Error> {
-        // A task that finds a mark being written waits until it is.
+        // A task that finds a mark being written waits for it.
         let _one = self.marks.writing.lock().await;
         let missing = self.marks.next_odd(windows);
         self.write_marks(missing).await
@@ -235,7 +235,7 @@ impl Shared {
         stream::iter(writes).buffer_unordered(COUNT_WINDOWS).try_collect().await
     }
 
-    /// What windows of an epoch have. Counts that are not valid are made anew, and kept if `keep`.
+    /// The counts of windows of an epoch. Counts that are not valid are taken again, and saved if `keep`.
     pub(super) async fn count(
         &self,
         epoch: &Epoch,
@@ -266,7 +266,7 @@ impl Shared {
         Ok(counts)
     }
 
-    /// Keeps counts of windows whose marks were even before they were counted and are the same now.
+    /// Saves the counts of windows whose marks were even before they were counted and are the same now.
     async fn keep_counts(
         &self,
         epoch: EpochId,

@@ -49,14 +49,14 @@ use crate::{
     waiting::closed,
 };
 
-/// How often windows are marked that have become quiet, and epochs are made ahead.
+/// How often windows that have become quiet are marked, and the next epochs are created.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Replicas with which a write survives the power cut of one node, though it is not synced yet.
+/// Replicas with which a write survives a power cut of one node, even if it is not synced yet.
 const REPLICAS_SAFE: usize = 3;
 
-/// Opens the archive in a keyspace, and makes its tables when they aren't there.
+/// Opens the archive in a keyspace, and creates its tables if they don't exist.
 ///
-/// A cluster that can't be reached is an error, unless `config.is_lazy`: then the tables are looked at when it is there.
+/// A cluster that can't be reached is an error, unless `config.is_lazy`: then the tables are checked when it can be reached.
 pub(crate) async fn open(url: CassandraUrl, config: Config) -> Result<Opened, Error> {
     let settings = config.cassandra;
     let window_ns =
@@ -110,7 +110,7 @@ pub async fn drop_keyspace(url: &CassandraUrl) -> Result<(), Error> {
     database.change_schema("drop a keyspace", &format!("DROP KEYSPACE IF EXISTS {}", url.keyspace())).await
 }
 
-/// What all parts of the engine share.
+/// The state that all parts of the engine share.
 struct Shared {
     database: Database,
     catalog: Catalog,
@@ -123,7 +123,7 @@ struct Shared {
     server: ServerId,
     last_micros: AtomicI64,
     is_read_only: bool,
-    /// Set once the tables are known to be there.
+    /// Set once the tables are known to exist.
     is_prepared: tokio::sync::OnceCell<()>,
     is_closed: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -148,13 +148,13 @@ impl Shared {
         last.map_or(now, |last| now.max(last + 1))
     }
 
-    /// The timestamp with which messages are written: it falls, so that the first write of a message wins over later ones.
+    /// The timestamp with which messages are written: it decreases, so that the first write of a message wins over later ones.
     fn write_timestamp(&self) -> i64 {
         -self.micros()
     }
 
-    /// Makes sure that the tables are there and the catalogue was read: when the archive is opened, or when the cluster is first
-    /// within reach.
+    /// Makes sure that the tables exist and the catalogue was read: when the archive is opened, or when the cluster can be
+    /// reached for the first time.
     async fn prepared(&self) -> Result<(), Error> {
         self.is_prepared.get_or_try_init(|| self.prepare()).await.copied()
     }
@@ -187,7 +187,8 @@ impl Shared {
         Ok(rows.into_iter().map(|(table,)| table).collect())
     }
 
-    /// Makes the keyspace unless it is there: with three replicas in the data center of the URL or the node, or as many as there are nodes.
+    /// Creates the keyspace unless it exists: with three replicas in the data center of the URL or the node, or as many as there
+    /// are nodes.
     async fn create_keyspace(&self) -> Result<(), Error> {
         let keyspace = self.database.keyspace();
         let what = "look for its keyspace";
@@ -214,7 +215,7 @@ impl Shared {
         self.database.change_schema("make its keyspace", &cql).await
     }
 
-    /// Warns when what was acknowledged may be lost with the power.
+    /// Warns when acknowledged messages may be lost in a power cut.
     async fn warn_of_lost_writes(&self) {
         let what = "say how it syncs";
         let cql = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'";
@@ -231,7 +232,7 @@ impl Shared {
         );
         type Options = HashMap<String, String>;
         let options: Vec<(Options,)> = self.database.ask(what, &cql).await.unwrap_or_default();
-        // A number of replicas, "3", may be followed by that of the transient ones, "3/1".
+        // A number of replicas, "3", may be followed by the number of transient ones, "3/1".
         let replicas = options.iter().flat_map(|(options,)| options.values());
         let replicas = replicas.filter_map(|value| value.split('/').next()?.parse::<usize>().ok()).max();
         if is_periodic && replicas.unwrap_or(0) < REPLICAS_SAFE {
@@ -243,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Makes a table unless it is there.
+    /// Creates a table unless it exists.
     async fn create_table(&self, table: &str, definition: &str) -> Result<(), Error> {
         let what = "make a table";
         let joint = if definition.contains(" WITH ") { "AND" } else { "WITH" };
@@ -259,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Marks windows that are quiet, and makes the next epoch ahead, so that no append waits for its table.
+    /// Marks windows that are quiet, and creates the next epoch ahead, so that no append waits for its table.
     async fn maintain(&self) -> Result<(), Error> {
         self.prepared().await?;
         self.unmark(false).await?;
@@ -399,7 +400,7 @@ impl Upkeep for Cassandra {
             upkeep.abort();
         }
         if !self.shared.is_read_only && self.shared.is_prepared.initialized() {
-            // Marks serve counts alone: an archive that can't write them is closed all the same.
+            // Marks are needed for counts only: an archive that can't write them is closed all the same.
             if let Err(error) = self.shared.unmark(true).await {
                 debug!(%error, "the marks of windows were not written");
             }

@@ -17,16 +17,16 @@ use scylla::{
 
 use crate::{CassandraConfig, CassandraUrl, Error};
 
-/// The value of `sslrootcert` for the authorities of the operating system.
+/// The value of `sslrootcert` that selects the authorities of the operating system.
 const SYSTEM_ROOTS: &str = "system";
-/// After so long without an answer another node is asked as well, if asking twice does no harm.
+/// After this long without an answer another node is queried too, if it is safe to execute the statement twice.
 const SPECULATION: Duration = Duration::from_millis(150);
 const SPECULATIONS_MAX: usize = 1;
-/// Nodes of a large cluster agree on a new table after seconds.
+/// In a large cluster, nodes take seconds to agree on a new table.
 const AGREEMENT: Duration = Duration::from_secs(50);
 
-/// How TLS is spoken; `None` when it is not. Nodes are reached by their addresses, which hardly any certificate names, so
-/// who signed them is all that can be checked.
+/// The TLS settings; `None` without TLS. Nodes are reached by their addresses, which hardly any certificate names, so only the
+/// issuer can be verified.
 fn tls_of(url: &CassandraUrl) -> Result<Option<ClientTls>, Error> {
     let roots = match url.parameter("sslrootcert") {
         Some(file) if file != SYSTEM_ROOTS => Roots::File(file.into()),
@@ -64,7 +64,7 @@ fn decoded(text: &str) -> String {
 /// Connects to the nodes of a URL.
 ///
 /// # Errors
-/// `Invalid`: the URL or a file can't be used. `Unavailable`: no node is reached.
+/// `Invalid`: the URL or a file can't be used. `Unavailable`: no node can be reached.
 pub(super) async fn connect(url: &CassandraUrl, config: &CassandraConfig) -> Result<Session, Error> {
     let connect_timeout = Duration::from_millis(config.connect_timeout_ms.get());
     let mut balancing = DefaultPolicy::builder().token_aware(true).permit_dc_failover(false);
@@ -76,7 +76,7 @@ pub(super) async fn connect(url: &CassandraUrl, config: &CassandraConfig) -> Res
         .serial_consistency(Some(SerialConsistency::LocalSerial))
         .request_timeout(Some(Duration::from_millis(config.request_timeout_ms.get())))
         .load_balancing_policy(balancing.build())
-        // What is tried again, and for how long, is decided by the caller.
+        // The caller decides what is tried again, and for how long.
         .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
         .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
             max_retry_count: SPECULATIONS_MAX,

@@ -1,4 +1,4 @@
-//! Makes a page of the rows that were found.
+//! Builds a page from the rows that were found.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,10 +15,11 @@ use crate::{Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt, TopicNam
 
 /// Long bodies that are read at the same time.
 const BODIES: usize = 8;
-/// Chunks in one answer.
+/// Chunks in one response.
 const CHUNKS: usize = 8;
 
-/// Makes a page of rows that are in the direction of the query, with at least one more than the page has if there are more.
+/// Builds a page from rows in the direction of the query. If there are more rows than the page has, at least one more is in
+/// `found`.
 pub(super) async fn assemble(shared: &Shared, query: &Query, mut found: Vec<Found>) -> Result<Page, Error> {
     let rows_len = rows_on_page(&found, query.limit);
     let has_more = rows_len < found.len();
@@ -64,7 +65,7 @@ pub(super) async fn assemble(shared: &Shared, query: &Query, mut found: Vec<Foun
     Ok(Page { parts: vec![part], rows, next, bodies: query.bodies })
 }
 
-/// How many rows a page has: at most `limit`, the last of them the one that brings its bodies to [`PAGE_BYTES_MAX`].
+/// How many rows a page has: at most `limit`; it also ends after the row that brings its bodies to [`PAGE_BYTES_MAX`].
 fn rows_on_page(found: &[Found], limit: usize) -> usize {
     let mut bytes = 0;
     let mut len = 0;
@@ -78,7 +79,7 @@ fn rows_on_page(found: &[Found], limit: usize) -> usize {
     len
 }
 
-/// The bodies that don't lie in rows.
+/// The bodies that are not stored in rows.
 async fn long_bodies(shared: &Shared, found: &[Found]) -> Result<HashMap<Key, Vec<u8>, RandomState>, Error> {
     let long = found.iter().filter_map(|row| {
         let value = schema::decode_value(&row.value)?;
@@ -102,7 +103,7 @@ async fn long_bodies(shared: &Shared, found: &[Found]) -> Result<HashMap<Key, Ve
     Ok(bodies.into_iter().collect())
 }
 
-/// The body of a message; `None` when it is damaged or not whole.
+/// The body of a message; `None` when it is damaged or incomplete.
 pub(super) async fn body(
     shared: &Shared,
     epoch: EpochId,
@@ -116,7 +117,7 @@ pub(super) async fn body(
     Ok(is_whole.then_some(body))
 }
 
-/// The chunks of a long body that are there.
+/// The chunks of a long body that exist.
 async fn chunks(shared: &Shared, epoch: EpochId, hash: &BodyHash, len: usize) -> Result<Vec<u8>, Error> {
     let count = i64::try_from(len.div_ceil(schema::CHUNK_BYTES)).unwrap_or(i64::MAX);
     let part = schema::chunk_part(hash);

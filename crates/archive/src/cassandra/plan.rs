@@ -1,12 +1,12 @@
 //! How a span is read: window by window, or by the keys of the wanted topics.
 
-// What a step costs, in microseconds, on one node with rows of a few hundred bytes; their proportions decide.
+// The cost of a step, in microseconds, on one node with rows of a few hundred bytes; only the proportions matter.
 const SCAN_ROW: f64 = 10.0;
 const SCAN_WINDOW: f64 = 300.0;
 const SEEK_TOPIC: f64 = 100.0;
 const MERGE_ROW: f64 = 40.0;
 
-/// A way to the rows.
+/// A way to read the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Read the rows of the windows and skip those of other topics.
@@ -15,7 +15,7 @@ pub(super) enum Access {
     Merge,
 }
 
-/// The rows that a query has read, and how many of them matched. No counts by topic are kept, so the plan is made from these.
+/// The rows that a query has read, and how many of them matched. No counts per topic are stored, so the plan is based on these.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Observed {
     seen: usize,
@@ -31,11 +31,11 @@ impl Observed {
         }
     }
 
-    /// Chooses the cheaper way through a span in which `missing` rows are still to be found. Until rows were seen, each topic of
-    /// the epoch is taken to be as frequent as the others.
+    /// Chooses the cheaper way through a span in which `missing` rows are still to be found. Until rows were seen, all topics of
+    /// the epoch are assumed to be equally frequent.
     pub(super) fn access(&self, wanted: usize, topics: usize, windows: usize, missing: usize) -> Access {
         let by_topics = wanted as f64 / topics.max(1) as f64;
-        // A hundred rows say as much as the number of topics does.
+        // A hundred rows weigh as much as the estimate from the number of topics.
         let share = (by_topics * 100.0 + self.matched as f64) / (100.0 + self.seen as f64);
         let rows = missing as f64 / share.max(1e-6);
         let scan = SCAN_WINDOW * windows as f64 / 4.0 + rows * SCAN_ROW;

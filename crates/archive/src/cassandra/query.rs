@@ -1,7 +1,7 @@
-//! Pages: slices of windows, or the keys of topics and hashes merged and then read.
+//! Pages: slices of windows, or the merged keys of topics and hashes, whose rows are then read.
 //!
-//! A page is read by the catalogue in memory while the table `state` is read in parallel. If that shows that the catalogue was old, the
-//! page is read again by a newer one, which has everything that was acknowledged before the query began.
+//! A page is read with the catalogue in memory while the table `state` is read in parallel. If `state` shows that the catalogue
+//! was out of date, the page is read again with a newer one, which has everything that was acknowledged before the query began.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,13 +20,13 @@ use super::{
 };
 use crate::{Direction, Error, PAGE_BYTES_MAX, Page, Query, query::KeyRange};
 
-/// Rows of one slice: with the longest values that lie in rows, 8 MiB.
+/// Rows of one slice: at most 8 MiB with the longest values that are stored in rows.
 const SLICE_ROWS: usize = 250;
 /// Keys of one slice.
 const SLICE_KEYS: usize = 2_000;
-/// Windows or spans that are read at the same time at most.
+/// The most windows or spans that are read at the same time.
 const UNITS: usize = 8;
-/// Slices of topics, and lookups, at the same time.
+/// Concurrent slices of topics, and lookups.
 const REQUESTS: usize = 32;
 /// Hashes in one request.
 const HASHES: usize = 50;
@@ -54,7 +54,7 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
     }
     for attempt in 0..ATTEMPTS {
         let was_stale = shared.sync().await?;
-        // An error may come from an epoch that was dropped, which another task of this server may have noticed before.
+        // An error may come from an epoch that was dropped, which another task of this server may have noticed first.
         if page.is_err() && !was_stale && attempt > 0 {
             break;
         }
@@ -67,7 +67,7 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
     page
 }
 
-/// The page as the catalogue in memory has it.
+/// The page according to the catalogue in memory.
 async fn read(shared: &Shared, query: &Query) -> Result<Page, Error> {
     let cursor = match query.cursor {
         Some(Cursor::At(key)) => Some(key),
@@ -96,12 +96,12 @@ async fn find(shared: &Shared, hash: MessageHash) -> Result<Key, Error> {
     first.ok_or_else(|| Error::not_found(format!("cursor {hash} is not archived")))
 }
 
-/// A query and what it is read with.
+/// A query and what is needed to read it.
 struct Reading<'a> {
     shared: &'a Shared,
     query: &'a Query,
     range: KeyRange,
-    /// In the order of time, without those that have nothing of the query.
+    /// In the order of time; epochs without wanted topics are left out.
     views: Vec<View>,
     /// The wanted topics of all epochs; `None` for all.
     wanted: Option<HashSet<TopicKey, RandomState>>,
@@ -136,7 +136,7 @@ impl<'a> Reading<'a> {
         Self { shared, query, range, views, wanted: if is_all { None } else { Some(wanted) } }
     }
 
-    /// Rows that show whether more remain than a page has.
+    /// The rows needed to know whether more remain than fit on a page.
     fn rows_wanted(&self) -> usize {
         self.query.limit + 1
     }
@@ -145,7 +145,7 @@ impl<'a> Reading<'a> {
         self.query.direction == Direction::Backward
     }
 
-    /// Whether a page needs no more rows: the last one that was found is beyond its end.
+    /// Whether a page needs no more rows: the last one that was found is past its end.
     fn is_full(&self, found: &[Found]) -> bool {
         let bytes = || found.iter().rev().skip(1).map(Found::body_bytes).sum::<usize>();
         found.len() >= self.rows_wanted() || (found.len() > 1 && bytes() >= PAGE_BYTES_MAX)
@@ -283,7 +283,7 @@ impl<'a> Reading<'a> {
 
     /// The bounds of a slice, both exclusive.
     fn bounds(&self, range: &KeyRange) -> ((i64, Vec<u8>), (i64, Vec<u8>)) {
-        // An empty hash stands before all others, so that the place before a timestamp is not excluded.
+        // An empty hash sorts before all others, so no hash of the timestamp is excluded.
         let from_hash = if range.from_excluded { range.from.message_hash.0.to_vec() } else { Vec::new() };
         let from = (range.from.timestamp.0, from_hash);
         let until = range.until.map(|until| (until.timestamp.0, until.message_hash.0.to_vec()));
@@ -303,7 +303,7 @@ impl<'a> Reading<'a> {
                 .map(|topic| self.keys_of_topic(&view.epoch, topic, span, range, keys_max))
                 .collect();
             let slices: Vec<Vec<Key>> = stream::iter(slices).buffer_unordered(REQUESTS).try_collect().await?;
-            // After the end of a slice that was cut, there may be more keys of its topic.
+            // After the end of a truncated slice there may be more keys of its topic.
             let ends =
                 slices.iter().filter(|keys| keys.len() >= keys_max).filter_map(|keys| keys.last().copied());
             let edge = if self.is_backward() { ends.max() } else { ends.min() };
@@ -396,8 +396,8 @@ impl<'a> Reading<'a> {
         self.read_some_keys(keys, self.rows_wanted(), found).await.map(drop)
     }
 
-    /// Reads the messages of keys, which are in the direction of the query, until there are enough; whether all were read. A key
-    /// without a message is that of an append that was cut short: it is skipped.
+    /// Reads the messages of keys, which are in the direction of the query, until there are enough; returns whether all were
+    /// read. A key without a message was left by an interrupted append: it is skipped.
     async fn read_some_keys(
         &self,
         keys: &[(EpochId, Key)],
@@ -424,7 +424,7 @@ impl<'a> Reading<'a> {
         Ok(true)
     }
 
-    /// The values of messages, by one request for each window.
+    /// The values of messages, with one request for each window.
     async fn rows_of(&self, keys: &[(EpochId, Key)]) -> Result<HashMap<Key, Vec<u8>, RandomState>, Error> {
         let epochs: HashMap<EpochId, Epoch, RandomState> =
             self.views.iter().map(|view| (view.epoch.id, view.epoch)).collect();

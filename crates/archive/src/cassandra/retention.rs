@@ -1,4 +1,4 @@
-//! Retention: drops the tables of whole epochs. No row is deleted, so that reads never pass tombstones.
+//! Retention: drops the tables of whole epochs. No row is deleted, so reads never scan tombstones.
 
 use restante_core::Timestamp;
 use tracing::info;
@@ -14,11 +14,11 @@ use crate::{Error, Pruned, Retention};
 
 /// Attempts to change the list of epochs while other servers change it.
 const ATTEMPTS: usize = 20;
-/// How long ago an epoch without messages must have ended, and been opened, to be removed: late messages may still come. Half of
-/// it is how far the clocks of servers may differ (see `may_be_closed` in `append.rs`).
+/// How long ago an epoch without messages must have ended, and been opened, to be removed: late messages may still arrive. Half
+/// of it is how far the clocks of servers may differ (see `may_be_closed` in `append.rs`).
 pub(super) const EMPTY_SECONDS: i64 = 86_400;
 
-/// An epoch and what it has.
+/// An epoch and its counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) epoch: Epoch,
@@ -112,8 +112,8 @@ pub(super) async fn held(shared: &Shared) -> Result<Vec<Held>, Error> {
 
 /// The epochs that `policy` removes, oldest first.
 ///
-/// An epoch is removed only when the policy keeps none of its messages, so up to an epoch more than asked for is kept; and the epoch that
-/// holds the newest messages stays, unless it is too old. Epochs that are over and have stayed empty are removed too.
+/// An epoch is removed only when the policy keeps none of its messages, so up to one epoch more than configured is kept; and the
+/// epoch that has the newest messages stays, unless it is too old. Epochs that are over and have stayed empty are removed too.
 fn choose(held: &[Held], policy: &Retention, now: Timestamp) -> Vec<Held> {
     let mut kept_bytes: u64 = held.iter().map(|held| held.count.disk_bytes()).sum();
     let mut kept_messages: u64 = held.iter().map(|held| held.count.messages).sum();
@@ -142,7 +142,7 @@ fn choose(held: &[Held], policy: &Retention, now: Timestamp) -> Vec<Held> {
     chosen
 }
 
-/// Changes the list so that the epoch is neither read nor written any more; returns whether this server has changed it.
+/// Changes the list so that the epoch is no longer read or written; returns whether this server has changed it.
 async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
     for _ in 0..ATTEMPTS {
         let list = shared.catalog.list();
@@ -159,10 +159,10 @@ async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
     Err(busy())
 }
 
-/// Takes out an epoch that was counted as empty, unless it has messages by now; returns whether this server has taken it out.
+/// Takes out an epoch that was counted as empty, unless it has messages by now; returns whether this server took it out.
 ///
-/// It is closed first. Appends that begin later wait, and one that is in progress reads the list of epochs after its writes, and
-/// answers only if the epoch was still open. So every message that was answered is there when the epoch is counted again.
+/// It is closed first. Appends that begin later wait, and one in progress reads the list of epochs after its writes, and succeeds
+/// only if the epoch was still open. So every acknowledged message is there when the epoch is counted again.
 async fn take_out_if_empty(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
     let list = shared.catalog.list();
     if list.get(epoch.id) != Some(epoch) {
@@ -192,7 +192,7 @@ async fn is_empty(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Opens an epoch that this server has closed, perhaps by a change whose outcome is unknown.
+/// Reopens an epoch that this server closed, perhaps with a change whose outcome is unknown.
 async fn open_again(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
         shared.sync().await?;
@@ -208,7 +208,7 @@ async fn open_again(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
     Err(busy())
 }
 
-/// Drops the table of an epoch that was taken out, and what the catalogue has of it.
+/// Drops the table of an epoch that was taken out, and its entries in the catalogue.
 async fn drop_epoch(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
     let drop = format!("DROP TABLE IF EXISTS {}.{}", shared.database.keyspace(), schema::table(epoch.id));
     {
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(chosen(&held, "size:1MB", 0), [0, 1]);
     }
 
-    /// A late message may have made it a moment ago, and not be stored yet.
+    /// A late message may have created it a moment ago without being stored yet.
     #[test]
     fn an_empty_epoch_stays_for_a_day_after_it_was_opened() {
         let day_later = EMPTY_SECONDS * 1_000_000_000 + 500;

@@ -1,4 +1,4 @@
-//! The tables: what is in which partition, and how values are encoded.
+//! The tables: the contents of each partition, and the encoding of values.
 //!
 //! `docs/formats/archive-cassandra.md` describes them.
 
@@ -8,13 +8,13 @@ use sha2::{Digest, Sha256};
 pub(super) const VERSION: u8 = 1;
 /// The one partition of the table `state`.
 pub(super) const STATE: i32 = 0;
-/// The postings of so many windows share a partition.
+/// The postings of this many windows share a partition.
 pub(super) const SPAN_WINDOWS: i64 = 24;
-/// A longer body lies in chunks of its own, so that a slice of rows has a bounded size.
+/// A longer body is stored in separate chunks, so that a slice of rows has a bounded size.
 pub(super) const INLINE_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a chunk: well below what a node takes in one write (half a segment of its commit log, 16 MiB by default).
+/// Bytes of a chunk: well below what a node accepts in one write (half a segment of its commit log, 16 MiB by default).
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
-/// How long a head is kept after a server has last registered something.
+/// How long a head is kept after the server last registered something.
 pub(super) const HEAD_SECONDS: u32 = 86_400;
 
 /// The tables that every archive has; each epoch has one more.
@@ -200,7 +200,7 @@ pub(super) fn topic_key(channel: &str, topic: &str) -> TopicKey {
     digest.first_chunk::<16>().copied().unwrap_or_default()
 }
 
-/// A number in bytes that sort as the numbers do.
+/// A number as bytes that sort like the numbers.
 fn sortable(number: i64) -> [u8; 8] {
     (number ^ i64::MIN).to_be_bytes()
 }
@@ -220,13 +220,13 @@ pub(super) fn hash_part(hash: &[u8; 32]) -> Vec<u8> {
     [&[2], &hash[..]].concat()
 }
 
-/// The partition with the chunks of a long body. It is named for the body and not for the message, so that the chunks of an interrupted append
-/// and of a later one with another body are never mixed.
+/// The partition with the chunks of a long body. It is named after the body and not the message, so that the chunks of an
+/// interrupted append and of a later one with another body are never mixed.
 pub(super) fn chunk_part(body: &BodyHash) -> Vec<u8> {
     [&[3], &body[..]].concat()
 }
 
-/// The hash that chunks have in the place of a message's.
+/// The hash that chunks have in place of a message's.
 pub(super) const CHUNK_HASH: &[u8] = &[];
 
 /// A key after every row of a partition: hashes have 32 bytes.
@@ -234,7 +234,7 @@ pub(super) fn end_of_slice() -> (i64, Vec<u8>) {
     (i64::MAX, vec![0xff; 33])
 }
 
-/// What the value of a message says.
+/// The contents of a message's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value<'a> {
     pub(super) topic: TopicKey,
@@ -258,7 +258,7 @@ pub(super) fn body_hash(body: &[u8]) -> BodyHash {
     Sha256::digest(body).into()
 }
 
-/// Whether a body lies in chunks.
+/// Whether a body is stored in chunks.
 pub(super) fn is_long(body: &[u8]) -> bool {
     body.len() > INLINE_BYTES_MAX
 }
@@ -279,7 +279,7 @@ pub(super) fn encode_value(topic: &TopicKey, body: &[u8]) -> Vec<u8> {
     value
 }
 
-/// Reads a value; `None` when it is damaged or not understood.
+/// Decodes a value; `None` when it is damaged or unknown.
 pub(super) fn decode_value(value: &[u8]) -> Option<Value<'_>> {
     let (kind, rest) = value.split_first()?;
     let (topic, rest) = rest.split_first_chunk::<16>()?;

@@ -72,7 +72,7 @@ async fn another_body_is_found_when_bodies_are_compared() {
     assert_eq!(compared(&a, &b, scope(true)).await.1, [differs]);
 }
 
-/// Where one name ends and the next begins is part of what is compared.
+/// The boundary between two names is part of what is compared.
 #[tokio::test]
 async fn another_topic_is_found_when_bodies_are_compared() {
     let mut other = message(0, 1, "a");
@@ -118,7 +118,7 @@ fn the_ends_of_time_have_ranges_too() {
 }
 
 proptest! {
-    /// Against the plainest comparison there is, with many equal timestamps and messages at the edges of ranges.
+    /// Compared with the simplest possible implementation, with many equal timestamps and messages at the edges of ranges.
     #[test]
     fn the_differences_are_those_of_two_sets(
         a in prop::collection::vec((0_i64..6, any::<bool>(), 0_u8..4, 0_u8..3), 0..30),

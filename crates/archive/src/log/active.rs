@@ -1,4 +1,4 @@
-//! A segment that takes messages, or waits to be sealed: its log on disk, its index in memory.
+//! A segment that accepts messages, or waits to be sealed: its log on disk, its index in memory.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ pub(super) struct Active {
     pub(super) id: SegmentId,
     log: Bytes,
     index: RwLock<ActiveIndex>,
-    /// The names of the topics as pages share them; made anew when topics were added.
+    /// The names of the topics, shared with pages; rebuilt after topics were added.
     names: Mutex<Arc<[TopicName]>>,
     last_added: Mutex<Instant>,
     /// The log's length with the space that is reserved after its records.
@@ -41,7 +41,7 @@ pub(super) struct Active {
 #[derive(Default)]
 struct ActiveIndex {
     rows: Vec<IndexRow>,
-    /// The rows before this one are durable, and visible.
+    /// The rows before this one are durable and visible.
     visible_rows: usize,
     by_time: Order,
     by_topic: Vec<Order>,
@@ -52,7 +52,7 @@ struct ActiveIndex {
     body_bytes: u64,
 }
 
-/// A row and the upper half of its hash's hash, so that a growing table needs no look at the rows.
+/// A row and the upper half of its hash's hash, so that a growing table need not read the rows.
 #[derive(Clone, Copy)]
 struct HashedRow {
     hash: u32,
@@ -65,13 +65,13 @@ pub(super) struct Addition {
     /// New topics in the order of their numbers in the segment, which follow those that it already has.
     pub(super) topics: Vec<(TopicId, TopicName)>,
     pub(super) rows: Vec<IndexRow>,
-    /// The log's length afterwards.
+    /// The log's length after the commit.
     pub(super) log_len: u64,
     /// Bytes of the bodies.
     pub(super) body_bytes: u64,
 }
 
-/// How far a segment reaches once what was staged is published.
+/// The segment's size once what was staged is published.
 pub(super) struct Staged {
     rows: usize,
     log_len: u64,
@@ -92,7 +92,7 @@ impl Active {
         }
     }
 
-    /// Takes rows whose records have been written. They are known from now on, and visible when they are published.
+    /// Adds rows whose records have been written. They are known from now on, and visible once they are published.
     pub(super) fn stage(&self, addition: Addition) -> Staged {
         let mut index = self.index.write();
         for topic in addition.topics {
@@ -107,7 +107,7 @@ impl Active {
         Staged { rows: index.rows.len(), log_len: addition.log_len, body_bytes: addition.body_bytes }
     }
 
-    /// Makes staged rows visible, whose records are durable now. What was staged first is published first.
+    /// Makes staged rows visible, whose records are durable now. Rows are published in the order in which they were staged.
     pub(super) fn publish(&self, staged: Staged) {
         let mut index = self.index.write();
         index.visible_rows = staged.rows;
@@ -115,7 +115,7 @@ impl Active {
         index.body_bytes += staged.body_bytes;
     }
 
-    /// How long nothing was added.
+    /// How long ago something was last added.
     pub(super) fn quiet_for(&self) -> Duration {
         self.last_added.lock().elapsed()
     }
@@ -128,7 +128,7 @@ impl Active {
         self.index.read().log_len
     }
 
-    /// What the log takes on the disk.
+    /// The log's bytes on disk.
     pub(super) fn disk_bytes(&self) -> u64 {
         self.log_len().max(self.file_len.load(Ordering::Relaxed))
     }
@@ -157,7 +157,7 @@ impl Active {
         Some(Span { oldest, newest })
     }
 
-    /// The topics with their numbers of messages.
+    /// The topics with their message counts.
     pub(super) fn topic_counts(&self) -> Vec<(TopicId, u64)> {
         let index = self.index.read();
         index.topics.iter().zip(&index.by_topic).map(|((id, _), rows)| (*id, rows.len() as u64)).collect()
@@ -217,7 +217,7 @@ impl Active {
         })
     }
 
-    /// The mapped log, as long as the mapping is.
+    /// The mapped log, as long as the mapping exists.
     pub(super) fn log(&self) -> &Bytes {
         &self.log
     }
@@ -255,7 +255,7 @@ impl ActiveIndex {
         (row as usize) < self.visible_rows
     }
 
-    /// The row of that number, if it is visible.
+    /// The row with that number, if it is visible.
     fn visible(&self, row: u32) -> Option<&IndexRow> {
         self.rows.get(row as usize).filter(|_| self.is_visible(row))
     }
@@ -274,7 +274,7 @@ impl ActiveIndex {
         }
     }
 
-    /// Whether a row lies before the range, and whether it lies before the range's end: what [`Order`] searches by.
+    /// Whether a row is before the range, and whether it is before the range's end: the criteria that [`Order`] searches by.
     fn walk<'a>(&'a self, order: &'a Order, find: &Find<'a>) -> Box<dyn Iterator<Item = &'a IndexRow> + 'a> {
         let range = find.range;
         match find.direction {

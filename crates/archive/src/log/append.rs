@@ -1,9 +1,9 @@
 //! The writer: one thread that drains a queue of appends into group commits.
 //!
-//! A commit takes everything that waits, so that batches grow with the load: place each message in its window's segment and
-//! write each segment's records in one call. What follows (sync, make visible, answer: [`super::commit`]) the writer does
-//! itself when nobody waits, and leaves to a second thread when somebody does, so that one commit is written while the one
-//! before it is synced.
+//! A commit takes all waiting appends, so that batches grow with the load: it places each message in its window's segment and
+//! writes each segment's records in one call. The rest (sync, make visible, answer: [`super::commit`]) is done by the writer
+//! itself when no append waits, and otherwise by a second thread, so that one commit is written while the one before it is
+//! synced.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,41 +34,41 @@ use crate::{
     waiting::{Answer, Append, batch_bytes},
 };
 
-/// A commit stops taking appends when it has this many bytes: enough to keep a disk busy while the next one is encoded.
+/// A commit takes no more appends when it has this many bytes: enough to keep a disk busy while the next one is encoded.
 const COMMIT_BYTES_MAX: usize = 1 << 20;
-/// What is reserved at once: an eighth of the log, but no less and no more than this.
+/// Space that is reserved at once: an eighth of the log, within these bounds.
 const RESERVED_BYTES_MIN: u64 = 64 << 10;
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
-/// A segment of this size takes no more messages once the disk is full, so that retention can remove it later.
+/// A segment of this size accepts no more messages once the disk is full, so that retention can remove it later.
 const FROZEN_WHEN_FULL_BYTES_MIN: u64 = 1 << 20;
 /// How long the writer polls for appends of callers that it has just answered.
 const LINGER: Duration = Duration::from_micros(100);
-/// A commit of at most so many bytes is finished by the writer when no append waits.
+/// A commit of at most this many bytes is finished by the writer when no append waits.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Segments that one commit may open beyond those that stay open.
+/// Segments that one commit may open in addition to those that stay open.
 const OPEN_IN_A_COMMIT_MAX: usize = 32;
-/// What a record may take beside its body: its header and, for a new topic, a definition.
+/// Bytes of a record apart from its body: its header and, for a new topic, a definition.
 pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
     2 * record::HEADER_BYTES + crate::CHANNEL_BYTES_MAX + TOPIC_BYTES_MAX;
 
-/// What the writer is asked to do.
+/// A request to the writer.
 pub(super) enum Command {
     Append(Append),
-    /// Let no more messages into these segments and have them sealed.
+    /// Accept no more messages in these segments and have them sealed.
     Seal {
         sequences: Vec<u64>,
     },
-    /// Choose the segments that a policy lets go, and let no more messages into them.
+    /// Choose the segments that a policy removes, and accept no more messages in them.
     Retire {
         policy: Retention,
         now: Timestamp,
         chosen: oneshot::Sender<Vec<u64>>,
     },
-    /// Tell what the archive is made of between two commits.
+    /// Report the archive's files between two commits.
     Look {
         seen: oneshot::Sender<Snapshot>,
     },
-    /// Finish what was taken, and end.
+    /// Finish what was accepted, and end.
     Close {
         done: oneshot::Sender<()>,
     },
@@ -78,22 +78,22 @@ pub(super) enum Command {
 pub(super) struct Writer {
     shared: Arc<Shared>,
     finisher: Finisher,
-    /// Segments that take messages, in the order in which they were opened.
+    /// Segments that accept messages, in the order in which they were opened.
     open: Vec<OpenSegment>,
 }
 
 type Keys = HashSet<Key, RandomState>;
 
-/// A segment that takes messages, as the writer sees it.
+/// A segment that accepts messages, as the writer sees it.
 pub(super) struct OpenSegment {
     active: Arc<Active>,
     file: Arc<dyn DiskFile>,
     /// Bytes and rows that were written, visible or not.
     log_len: u64,
     rows: u64,
-    /// The file's length: space that was reserved after what was written reads as zeros.
+    /// The file's length: space that is reserved after the written bytes reads as zeros.
     file_len: u64,
-    /// The segment's number of each topic, by number in the archive.
+    /// The segment's number of each topic, by the topic's number in the archive.
     locals: HashMap<TopicId, u32, RandomState>,
     last_used: Instant,
     pending: Pending,
@@ -104,7 +104,7 @@ pub(super) struct OpenSegment {
 struct Pending {
     bytes: Vec<u8>,
     addition: Addition,
-    /// The topic of each row, by number in the archive.
+    /// The topic of each row, by its number in the archive.
     topics: Vec<TopicId>,
 }
 
@@ -113,7 +113,7 @@ impl Writer {
         Self { shared, finisher, open }
     }
 
-    /// Works until it is closed or all senders are dropped.
+    /// Runs until it is closed or all senders are dropped.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut expected = 0;
         while let Some(command) = next_command(&mut commands, expected) {
@@ -133,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// Does what isn't an append; says whether the writer is to end.
+    /// Executes a command that isn't an append; returns whether the writer has to end.
     fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Append(append) => self.commit(vec![append], false),
@@ -142,7 +142,7 @@ impl Writer {
                 self.seal(frozen);
             }
             Command::Retire { policy, now, chosen } => {
-                // What was written must be visible before retention chooses segments.
+                // Written messages must be visible before retention chooses segments.
                 self.finisher.drain();
                 let sequences = retention::choose(&self.shared.segments(), &policy, now);
                 drop(self.freeze(&sequences));
@@ -162,7 +162,7 @@ impl Writer {
         false
     }
 
-    /// Takes segments out of those that take messages.
+    /// Removes segments from those that accept messages.
     fn freeze(&mut self, sequences: &[u64]) -> Vec<OpenSegment> {
         let is_meant = |segment: &mut OpenSegment| sequences.contains(&segment.active.id.sequence);
         let frozen = self.open.extract_if(.., is_meant).collect();
@@ -202,8 +202,8 @@ impl Writer {
         }
     }
 
-    /// Notes an error if it is about a full disk, and says whether it is. When the disk has just become full, large segments
-    /// are let go: the next messages go to new ones.
+    /// Notes an error if it is about a full disk, and returns whether it is. When the disk has just become full, large segments
+    /// are closed: the next messages go to new ones.
     fn note_full(&mut self, error: &Error) -> bool {
         let was_full = self.shared.disk_full.is_full();
         let is_full = self.shared.disk_full.note(error);
@@ -218,8 +218,8 @@ impl Writer {
         is_full
     }
 
-    /// Places and writes the messages. What is wrong with one append's window is that append's error alone; a failed write
-    /// is everybody's.
+    /// Places and writes the messages. An error with the window of one append fails that append only; a failed write fails all of
+    /// them.
     fn write(&mut self, group: &[Append]) -> Result<Vec<Answer>, Error> {
         self.shared.check_refusal()?;
         let answers = self.place_all(group);
@@ -231,8 +231,8 @@ impl Writer {
         Ok(answers)
     }
 
-    /// Has what was written synced, made visible and answered. The rows are staged while the disk is at work, unless that is
-    /// so quickly done that it isn't worth waking another thread.
+    /// Has the written records synced, made visible and answered. The rows are staged while the disk syncs, unless syncing is so
+    /// fast that it isn't worth waking another thread.
     fn hand_on(&mut self, group: Vec<Append>, answers: Vec<Answer>, somebody_waits: bool) {
         let (mut written, mut added, mut bytes) = (Vec::new(), Vec::new(), 0);
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
@@ -259,8 +259,8 @@ impl Writer {
         group.iter().map(|append| self.place(append, &mut window, &mut seen)).collect()
     }
 
-    /// Places one append's messages. After an error some of them may have been placed; they are stored, and nobody is
-    /// promised that they are.
+    /// Places one append's messages. After an error some of them may have been placed; they are stored, but this is not
+    /// guaranteed to anyone.
     fn place(&mut self, append: &Append, window: &mut Window, seen: &mut Option<Keys>) -> Answer {
         let mut answers = Vec::with_capacity(append.messages.len());
         for message in &append.messages {
@@ -286,7 +286,7 @@ impl Writer {
         Ok(answers)
     }
 
-    /// Whether a message is there already. A damaged index on the way is made anew.
+    /// Whether a message is already stored. A damaged index found on the way is rebuilt.
     fn has(&self, window: &mut Window, key: Key) -> Result<bool, Error> {
         window.has(key).or_else(|error| match error.kind() {
             ErrorKind::Corrupt => heal::healing(&self.shared, || {
@@ -297,7 +297,7 @@ impl Writer {
         })
     }
 
-    /// The window of a timestamp and the segments that may hold messages of it.
+    /// The window of a timestamp and the segments that may have messages of it.
     fn window_of(&self, timestamp: Timestamp) -> Window {
         let len = self.shared.limits.window_ns;
         let start = timestamp.0.div_euclid(len).saturating_mul(len);
@@ -309,7 +309,7 @@ impl Writer {
         Window { span: Some(window), segments }
     }
 
-    /// The place in `open` of the segment that takes the message: the window's, or a new one.
+    /// The index in `open` of the segment for a message: the window's, or a new one.
     fn segment_for(&mut self, window: &Window, message: &Message) -> Result<usize, Error> {
         let limits = self.shared.limits;
         let needed = (message.body.len() + RECORD_EXTRA_BYTES_MAX) as u64;
@@ -334,7 +334,7 @@ impl Writer {
         Ok(self.open.len() - 1)
     }
 
-    /// Writes what is pending and lets go of segments in the midst of a commit that touches very many windows: files and
+    /// Writes what is pending and closes segments in the middle of a commit that touches very many windows, so that files and
     /// memory are bounded.
     fn write_early(&mut self) -> Result<(), Error> {
         self.write_pending()?;
@@ -353,12 +353,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Cuts what a failed commit has written, so that the logs end where readers expect.
+    /// Truncates what a failed commit has written, so that the logs end where readers expect.
     fn take_back(&mut self) {
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
             segment.file_len = segment.log_len;
             segment.active.set_file_len(segment.log_len);
-            // Synced, so that nothing of it can come back after what is written next.
+            // Synced, so that nothing of it can reappear after what is written next.
             let cut = segment.file.set_len(segment.log_len).and_then(|()| segment.file.sync());
             if let Err(error) = cut {
                 let name = segment.active.id.log_name();
@@ -368,7 +368,7 @@ impl Writer {
         }
     }
 
-    /// Forgets what was pending.
+    /// Discards what was pending.
     fn abandon(&mut self) {
         let mut dictionary = self.shared.dictionary.write();
         for segment in &mut self.open {
@@ -411,9 +411,9 @@ impl Writer {
 
 /// Returns the next command. Before that, waits for at most [`LINGER`] until `expected` commands are queued.
 ///
-/// A caller that was just answered often sends its next message at once, be it a lone appender or one of sixty-four. Polling for a
-/// moment, while yielding the processor to other threads, saves a lone appender the time of a wake-up, and makes one commit of what
-/// would otherwise be two.
+/// A caller that was just answered often sends its next message at once, whether it is the only one or one of sixty-four. Polling
+/// for a moment, while yielding the processor to other threads, saves a single caller the time of a wake-up, and makes one commit
+/// of what would otherwise be two.
 fn next_command(commands: &mut mpsc::Receiver<Command>, expected: usize) -> Option<Command> {
     let begun = Instant::now();
     while commands.len() < expected && begun.elapsed() < LINGER && !commands.is_closed() {
@@ -422,7 +422,7 @@ fn next_command(commands: &mut mpsc::Receiver<Command>, expected: usize) -> Opti
     commands.blocking_recv()
 }
 
-/// The waiting appends that go into one commit with the first, and a command that ended the group.
+/// The waiting appends that go into one commit with the first, and the command that ended the group.
 fn take_group(first: Append, commands: &mut mpsc::Receiver<Command>) -> (Vec<Append>, Option<Command>) {
     let mut bytes = batch_bytes(&first.messages);
     let mut group = vec![first];
@@ -439,8 +439,8 @@ fn take_group(first: Append, commands: &mut mpsc::Receiver<Command>) -> (Vec<App
     (group, None)
 }
 
-/// A window and the segments in which a message of it may already be. Where those lie counts, and not which window they were
-/// made for: the length of windows is a setting and may have been another one.
+/// A window and the segments in which a message of it may already be. Segments are chosen by their time span, and not by the
+/// window they were created for: the length of windows is a setting that may have changed.
 #[derive(Default)]
 struct Window {
     span: Option<Span>,
@@ -492,9 +492,9 @@ impl OpenSegment {
             || self.log_len + RECORD_EXTRA_BYTES_MAX as u64 + 1_024 > limits.segment_bytes
     }
 
-    /// Reserves space for what is pending and an eighth of the log more, within bounds, or without space for that for what is
-    /// pending alone. A sync of bytes within the file need not record a new length, and takes a quarter less time; and a full
-    /// disk is met here, where nothing is lost by it, and not by the sync.
+    /// Reserves space for the pending records and an eighth of the log more, within bounds; if there is no space for that, for
+    /// the pending records alone. A sync of bytes within the file need not record a new length, and takes a quarter less time;
+    /// and a full disk is noticed here, where nothing is lost by it, and not by the sync.
     ///
     /// # Errors
     /// When the disk is full. A file system that can't reserve is no error.
@@ -516,7 +516,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Gives back what was reserved and not used.
+    /// Releases the reserved space that was not used.
     fn trim(&self) {
         if self.file_len == self.log_len {
             return;
@@ -563,7 +563,7 @@ impl OpenSegment {
 struct Added {
     active: Arc<Active>,
     addition: Addition,
-    /// The topic of each row, by number in the archive.
+    /// The topic of each row, by its number in the archive.
     topics: Vec<TopicId>,
 }
 
@@ -608,13 +608,13 @@ fn create_segment(shared: &Shared, window_start: i64) -> Result<OpenSegment, Err
 }
 
 impl super::Limits {
-    /// What an active segment maps: all that it may grow to.
+    /// Bytes that an active segment maps: the largest size it may grow to.
     pub(super) fn mapping_bytes(&self) -> usize {
         self.segment_bytes as usize + BODY_BYTES_MAX + RECORD_EXTRA_BYTES_MAX + LOG_HEADER_BYTES as usize
     }
 }
 
-/// A number of seconds as nanoseconds that are no more than an i64 holds.
+/// Seconds as nanoseconds, at most what an i64 can hold.
 pub(super) fn window_ns(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND).max(1)
 }
@@ -636,7 +636,7 @@ mod tests {
         Append::new(messages, room)
     }
 
-    /// A commit is staged, and not visible yet, while the disk syncs it. The same message may come meanwhile.
+    /// A commit is staged, and not visible yet, while the disk syncs it. The same message may arrive meanwhile.
     #[test]
     fn a_message_whose_first_copy_is_not_visible_yet_is_a_duplicate() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Backup: the archive as it was between two commits.
 //!
-//! The writer reports how long each open log was when everything written was synced; retention waits until the copy is made. So
-//! nothing that the copy needs can change or go away meanwhile: sealed files never change, and later records of a log follow
-//! the bytes that are copied.
+//! The writer reports the length of each open log at a moment when all that was written is synced; retention waits until the copy
+//! is complete. So nothing that the copy needs can change or disappear meanwhile: sealed files never change, and later records of
+//! a log follow the bytes that are copied.
 
 use std::path::Path;
 
@@ -18,10 +18,10 @@ use crate::{
     backup::{self, Extent},
 };
 
-/// What the archive was made of at one moment.
+/// The files of the archive at one moment.
 pub(super) struct Snapshot {
     pieces: Vec<Piece>,
-    /// What each segment of the copy should have.
+    /// The messages that each segment of the copy should have.
     listed: Entries,
 }
 
@@ -31,10 +31,10 @@ struct Piece {
     log: Extent,
 }
 
-/// What is there now. The caller makes sure that all that was written is synced, and that nothing is written meanwhile.
+/// The current files. The caller makes sure that everything written is synced, and that nothing is written meanwhile.
 pub(super) fn snapshot(shared: &Shared) -> Snapshot {
     let mut pieces = Vec::new();
-    // What is lost here is lost in the copy.
+    // What is lost here is lost in the copy too.
     let mut listed = shared.list.entries();
     for segment in shared.segments().iter() {
         match segment {
@@ -45,13 +45,13 @@ pub(super) fn snapshot(shared: &Shared) -> Snapshot {
                 listed.insert(active.id.sequence, known);
                 pieces.push(Piece { id: active.id, log: Extent::Bytes(active.log_len()) });
             }
-            Segment::Active(_) => {} // it may go away at any time, and has nothing
+            Segment::Active(_) => {} // it may be removed at any time, and is empty
         }
     }
     Snapshot { pieces, listed }
 }
 
-/// Writes a copy of what was there into a folder. A log that was open comes without an index; opening the copy replays it.
+/// Writes a copy of the snapshot into a folder. A log that was open is copied without an index; opening the copy replays it.
 pub(super) fn write(shared: &Shared, snapshot: &Snapshot, folder: &Path) -> Result<(), Error> {
     backup::require_empty(folder)?;
     for piece in &snapshot.pieces {

@@ -1,4 +1,4 @@
-//! `check` and `rebuild`: the log is the truth, an index is what can be made of it.
+//! `check` and `rebuild`: the log is authoritative, an index is derived from it.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
     report
 }
 
-/// Reports what is lost with segments that are gone, and what is wrong with the list.
+/// Reports what is lost with segments that are gone, and errors of the list.
 fn report_gone(shared: &Shared, entries: &Entries, segments: &[Segment], report: &mut Report) {
     for entry in entries.values() {
         let is_gone = !segments.iter().any(|segment| segment.sequence() == entry.sequence);
@@ -68,7 +68,7 @@ fn check_active(active: &Active, report: &mut Report) -> u64 {
     let (log_len, rows) = (active.log_len(), active.rows());
     let log = active.log().get(..log_len as usize).unwrap_or_default();
     let replay = add_replay(report, log, &active.id);
-    // Messages that came after the lengths were read are no concern of this check.
+    // Messages that arrived after the lengths were read don't matter to this check.
     let sound = replay.rows.len() as u64;
     if sound < rows {
         let what = format!("log has {sound} sound messages, its index in memory {rows}");
@@ -93,7 +93,7 @@ fn check_sealed(sealed: &Sealed, report: &mut Report) -> u64 {
     sealed.sound_rows() as u64
 }
 
-/// Replays a log and takes over what it found.
+/// Replays a log and adds what it found to the report.
 fn add_replay(report: &mut Report, log: &[u8], id: &SegmentId) -> Replay {
     let name = id.log_name();
     if let Err(what) = decode_log_header(log) {
@@ -123,15 +123,15 @@ pub(super) fn index_of(sealed: &Sealed, replay: &Replay) -> Vec<u8> {
     })
 }
 
-/// Makes the index of every sealed segment anew, and accepts what is lost: the report says so once more, and what is there
-/// now is what is listed.
+/// Rebuilds the index of every sealed segment, and accepts losses: the report lists them once more, and from now on the list has
+/// what exists.
 pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
     let (entries, segments) = damage::listed_segments(shared);
     let total = segments.iter().map(Segment::disk_bytes).sum();
     let mut report = Report::default();
     for segment in segments.iter() {
         let rows = match segment {
-            Segment::Active(active) => check_active(active, &mut report), // its index is made when it is sealed
+            Segment::Active(active) => check_active(active, &mut report), // its index is built when it is sealed
             Segment::Sealed(sealed) => rebuild_sealed(shared, sealed, &mut report)?,
         };
         report.messages += rows;
@@ -161,7 +161,7 @@ fn rebuild_sealed(shared: &Shared, sealed: &Sealed, report: &mut Report) -> Resu
     let replay = add_replay(report, sealed.log(), &sealed.id);
     let rows = replay.rows.len();
     if sealed.columns_are_sound() && sealed.sound_rows() > rows {
-        // The names of topics are in the index, too: they are damaged in the log.
+        // The names of topics are in the index, too: here they are damaged in the log.
         let what = "index is left as it is: its log says less".to_owned();
         report.add(Finding { part: sealed.id.index_name(), offset: None, what });
         return Ok(sealed.sound_rows() as u64);

@@ -1,33 +1,34 @@
 //! Checksums of any range of a log, from checksums of its beginning.
 //!
-//! A reader that looks for the next sound record may find a plausible header at every few bytes, because senders choose
-//! what a body holds. Reading each candidate to its end would take time quadratic in the log. A CRC is linear, so that the
-//! one of bytes `a..b` follows from those of the bytes before `a` and before `b`:
+//! A reader that searches for the next sound record may find a plausible header every few bytes, because senders choose what a
+//! body contains. Reading each candidate to its end would take time quadratic in the log. A CRC is linear, so the CRC of bytes
+//! `a..b` can be computed from those of the bytes before `a` and before `b`:
 //!
 //! ```text
 //! state(s, a..b) = (s ^ state(0, 0..a)) * x^(8 (b - a)) ^ state(0, 0..b)      modulo the CRC's polynomial
 //! ```
 //!
-//! A record's checksum is that of its length field and its content, begun with the log's seed. Solved for the seed, with
-//! the same formula for the four bytes of the checksum field:
+//! A record's checksum covers its length field and its content, and starts with the log's seed. Solved for the seed, with the
+//! same formula for the four bytes of the checksum field:
 //!
 //! ```text
 //! !seed = length ^ checksum ^ state(0, 0..at + 4) ^ (state(0, 0..end) ^ !checksum) * x^-(8 (end - at - 4))
 //! ```
 //!
-//! So a candidate costs four multiplications, however long it claims to be and however many seeds come into question.
-//! States are kept at every [`STEP`] bytes as far as the longest candidate reaches. On x86-64 a multiplication takes two
-//! instructions; elsewhere the search is linear as well, and some times slower.
+//! So a candidate costs four multiplications, regardless of the length it claims and of how many seeds are possible. States are
+//! kept at every [`STEP`] bytes as far as the longest candidate reaches. On x86-64 a multiplication takes two instructions;
+//! elsewhere the search is linear as well, and several times slower.
 
 use std::sync::LazyLock;
 
 use crate::record::Record;
 
-/// Bytes between two states that are kept. Those of the longest record take 16 MiB, and as much again until stale ones go.
+/// Bytes between two states that are kept. Those of the longest record take 16 MiB, and as much again until stale ones are
+/// removed.
 const STEP: usize = 4;
-/// States that are no longer needed are removed when they are this many and half of all.
+/// States that are no longer needed are removed when there are this many and they are half of all.
 const STALE_STATES: usize = 1 << 14;
-/// The polynomial of CRC-32C. The highest bit stands for x^0.
+/// The polynomial of CRC-32C. The highest bit is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
 const X: u32 = 1 << 30;
@@ -41,7 +42,7 @@ static POWERS: LazyLock<Powers> = LazyLock::new(|| Powers::new(has_product_instr
 /// See the module.
 pub(super) struct RangeChecksums {
     powers: &'static Powers,
-    /// Where the first state lies.
+    /// Where the first state is.
     base: usize,
     /// The states at `base`, `base + STEP`, and so on.
     states: Vec<u32>,
@@ -55,7 +56,7 @@ impl RangeChecksums {
         Self { powers: &POWERS, base, states: vec![0], read_bytes: 0 }
     }
 
-    /// Says that records before `at` are not asked about any more.
+    /// Declares that records before `at` are no longer needed.
     #[inline]
     pub(super) fn advance_to(&mut self, at: usize) {
         let steps = at.saturating_sub(self.base) / STEP;
@@ -74,7 +75,7 @@ impl RangeChecksums {
     pub(super) fn seed_of(&mut self, log: &[u8], at: usize, record: &Record<'_>) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self.powers.are_quick {
-            // SAFETY: the powers are quick only where the processor has these instructions.
+            // SAFETY: `are_quick` is set only where the processor has these instructions.
             #[expect(unsafe_code, reason = "the instructions are not part of every x86-64 processor")]
             return unsafe { self.seed_of_quickly(log, at, record) };
         }
@@ -108,7 +109,7 @@ impl RangeChecksums {
         !(u32::from_le_bytes(length) ^ checksum ^ begin ^ self.state(&times, log, at + 4))
     }
 
-    /// The state before `at`, begun with 0 where the first state was.
+    /// The state before `at`, starting with 0 where the first state was.
     #[inline(always)]
     fn state(&mut self, times: &impl Fn(u32, u32) -> u32, log: &[u8], at: usize) -> u32 {
         let offset = at.saturating_sub(self.base);
@@ -144,7 +145,7 @@ struct Powers {
     forth: Vec<u32>,
     /// x^-(8 n) and x^-(8 n `LENGTHS`) for n from 0 to [`LENGTHS`].
     back: [Vec<u32>; 2],
-    /// For the state a step further.
+    /// To advance a state by one step.
     step: Product,
 }
 
@@ -205,7 +206,7 @@ fn multiply(left: u32, mut right: u32) -> u32 {
     product
 }
 
-/// The product times x^33: the 63 bits of the product lie one bit too far for a state, and a CRC multiplies by x^32.
+/// The product times x^33: the 63 bits of the product are one bit too far for a state, and a CRC multiplies by x^32.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.2")]
@@ -265,7 +266,7 @@ mod tests {
         }
     }
 
-    /// One after the other over a long log: what is no longer needed is removed meanwhile, and what is skipped is not read.
+    /// A sequence of records in a long log: what is no longer needed is removed meanwhile, and what is skipped is not read.
     #[test]
     fn every_record_of_a_long_log_is_sound() {
         let mut random = ChaCha8Rng::seed_from_u64(8);

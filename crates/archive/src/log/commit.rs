@@ -1,8 +1,8 @@
 //! The second half of a commit: sync what was written, make it visible, answer.
 //!
-//! Under load this runs on a thread of its own and takes all commits that wait with one sync for each of their files. A
-//! commit comes to it in two parts: the files to sync, at once, and what to publish, when the writer has staged the rows
-//! while the disk was at work.
+//! Under load this runs on a separate thread and takes all waiting commits with one sync for each of their files. A commit
+//! arrives in two parts: the files to sync, at once, and the rows to publish, when the writer has staged them while the disk was
+//! syncing.
 
 use std::{
     sync::{
@@ -30,13 +30,13 @@ use crate::{
     waiting::{Answer, Append},
 };
 
-/// Work that may wait, two for each commit; the writer waits when there is more.
+/// Queued work items, two for each commit; the writer waits when there are more.
 const WAITING_MAX: usize = 16;
 
 /// A commit whose records have been written and whose rows are staged.
 pub(super) struct Commit {
     pub(super) staged: Vec<(Arc<Active>, Staged)>,
-    /// The topic of each row, by number in the archive.
+    /// The topic of each row, by its number in the archive.
     pub(super) topics: Vec<TopicId>,
     pub(super) group: Vec<Append>,
     /// The answer to each append of the group.
@@ -49,15 +49,15 @@ pub(super) struct Written {
     pub(super) file: Arc<dyn DiskFile>,
 }
 
-/// What is done in the order in which it was handed on.
+/// Work, done in the order in which it was queued.
 pub(super) enum Work {
-    /// Sync these. Their rows are staged meanwhile; what publishes them comes later.
+    /// Sync these. Their rows are staged meanwhile; the item that publishes them follows.
     Sync(Vec<Written>),
     /// Make visible what was synced before, and answer.
     Publish(Commit),
-    /// Seal a segment that takes no more messages, once all before it are visible.
+    /// Seal a segment that accepts no more messages, once all rows before it are visible.
     Seal(Arc<Active>),
-    /// Reply when everything before is done.
+    /// Reply when all earlier work is done.
     Reply(oneshot::Sender<()>),
 }
 
@@ -78,7 +78,7 @@ impl Finisher {
         Ok((Self { work, handed_on: 0, finished }, handle))
     }
 
-    /// Hands work on.
+    /// Queues work.
     pub(super) fn work(&mut self, work: Work) {
         self.handed_on += 1;
         if self.work.send(work).is_err() {
@@ -86,7 +86,7 @@ impl Finisher {
         }
     }
 
-    /// Waits until everything that was handed on is done.
+    /// Waits until all queued work is done.
     pub(super) fn drain(&mut self) {
         let (done, drained) = oneshot::channel();
         self.work(Work::Reply(done));
@@ -126,7 +126,7 @@ fn run(shared: &Shared, sealer: &Sealer, waiting: &mpsc::Receiver<Work>, finishe
     }
 }
 
-/// Syncs each file once. After a failure nothing is published any more.
+/// Syncs each file once. After a failure nothing more is published.
 pub(super) fn sync(shared: &Shared, written: &[Written]) {
     let mut synced: Vec<u64> = Vec::new();
     for Written { id, file } in written {
@@ -142,7 +142,7 @@ pub(super) fn sync(shared: &Shared, written: &[Written]) {
     }
 }
 
-/// Makes the rows of commits visible and answers their callers. All of the commits were synced, unless a sync has failed.
+/// Makes the rows of commits visible and answers their callers. All of the commits were synced, unless a sync failed.
 pub(super) fn publish(shared: &Shared, commits: Vec<Commit>) {
     for commit in commits {
         if let Err(error) = shared.check_refusal() {

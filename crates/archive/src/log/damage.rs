@@ -1,7 +1,7 @@
 //! What is wrong with the files of an archive: which messages are lost, and where damaged files are kept.
 //!
-//! Nothing that is damaged is removed or cut. A file that can't stay where it is gets another name, `NAME.damaged-1`, and
-//! goes when retention removes its segment.
+//! Nothing that is damaged is removed or truncated. A file that can't keep its name is renamed to `NAME.damaged-1`, and is
+//! removed when retention removes its segment.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{Error, Finding};
 
-/// Copies of one file that are set aside at most. Of an index that is damaged more often the last is written over: it can
-/// be made anew from its log.
+/// The most copies of one file that are set aside. If an index is damaged more often, the last copy is overwritten: it can be
+/// rebuilt from its log.
 const COPIES_MAX: u32 = 9;
-/// Segments that a start logs one by one, and that a sentence names.
+/// The most segments that a start logs one by one, and that a sentence names.
 const LOGGED_MAX: usize = 20;
 const NAMED_MAX: usize = 3;
 
@@ -43,7 +43,7 @@ impl Loss {
         Finding { part: self.part.clone(), offset: None, what }
     }
 
-    /// What a segment has lost that has `rows` messages now, or is gone.
+    /// The loss of a segment that has `rows` messages now, or is gone.
     pub(super) fn of(entry: &Entry, rows: Option<u64>) -> Option<Self> {
         let lost = entry.rows.saturating_sub(rows.unwrap_or(0));
         let part = format!("{:08}{LOG_SUFFIX}", entry.sequence);
@@ -51,7 +51,7 @@ impl Loss {
     }
 }
 
-/// The segments, and the entries that were listed both before and after those were looked at: what is sealed or removed
+/// The segments, and the entries that were listed both before and after the segments were read: what is sealed or removed
 /// meanwhile is no loss.
 pub(super) fn listed_segments(shared: &Shared) -> (Entries, Segments) {
     let before = shared.list.entries();
@@ -61,8 +61,7 @@ pub(super) fn listed_segments(shared: &Shared) -> (Entries, Segments) {
     (entries, segments)
 }
 
-/// What the archive has lost, as far as indexes and the list say. Records that are damaged within a log are found when they
-/// are read.
+/// The losses of the archive according to indexes and the list. Damaged records within a log are found when they are read.
 pub(super) fn losses(shared: &Shared) -> Vec<Loss> {
     let (entries, segments) = listed_segments(shared);
     let rows: BTreeMap<u64, u64> =
@@ -71,7 +70,7 @@ pub(super) fn losses(shared: &Shared) -> Vec<Loss> {
     of_list.chain(shared.unlisted_losses.lock().iter().cloned()).collect()
 }
 
-/// Looks at what is lost and set aside, for metrics and health: after each change.
+/// Counts what is lost and set aside, for metrics and health: called after each change.
 pub(super) fn count(shared: &Shared) {
     let losses = losses(shared);
     let lost: u64 = losses.iter().map(|loss| loss.lost).sum();
@@ -101,7 +100,7 @@ pub(super) fn describe(shared: &Shared) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{}; see 'restante archive check'", parts.join("; ")))
 }
 
-/// Gives a damaged file another name, durably; says whether the name is free now.
+/// Renames a damaged file, durably; returns whether the name is free now.
 pub(super) fn set_aside(shared: &Shared, name: &str) -> bool {
     let files = shared.disk.list().unwrap_or_default();
     let has = |name: &str| files.iter().any(|(other, _)| other == name);
@@ -129,7 +128,7 @@ pub(super) fn set_aside(shared: &Shared, name: &str) -> bool {
     }
 }
 
-/// Removes what was set aside of segments that retention has removed.
+/// Removes the files set aside of segments that retention has removed.
 pub(super) fn remove_set_aside(shared: &Shared, sequences: &[u64]) {
     if shared.damaged_files.load(Ordering::Relaxed) == 0 {
         return;
@@ -146,24 +145,24 @@ pub(super) fn remove_set_aside(shared: &Shared, sequences: &[u64]) {
     }
 }
 
-/// What an opening knows of the segments before it reads their logs.
+/// What is known about the segments during opening, before their logs are read.
 pub(super) struct Known<'a> {
     shared: &'a Shared,
     read_only: bool,
     listed: Listed,
-    /// What each segment should have: listed, or else as its index says.
+    /// What each segment should have: as listed, or else according to its index.
     expected: Entries,
     /// The segments whose logs are in use, by their salts.
     in_use: BTreeMap<u64, u64>,
-    /// What indexes say that are not of the log of their name.
+    /// Entries from indexes that do not belong to the log of their name.
     strangers: Vec<Entry>,
-    /// Files that are set aside when all is loaded, and what they had is listed.
+    /// Files to set aside when all is loaded, after their losses are listed.
     aside: Vec<String>,
     findings: Vec<Finding>,
 }
 
 impl<'a> Known<'a> {
-    /// Reads the list. The folder is listed afterwards: a server that is running may be changing both.
+    /// Reads the list. The folder is listed afterwards: a running server may be changing both.
     pub(super) fn read(shared: &'a Shared, read_only: bool) -> Result<Self, Error> {
         let listed = Listed::read(&*shared.disk)?;
         let expected = listed.entries.clone();
@@ -171,7 +170,7 @@ impl<'a> Known<'a> {
         Ok(Self { shared, read_only, listed, expected, in_use, strangers, aside, findings })
     }
 
-    /// What a segment should have, if it is known; an index counts that is not listed.
+    /// What a segment should have, if it is known; for a segment that is not listed, its index decides.
     pub(super) fn of(&mut self, sequence: u64, index_len: Option<u64>) -> Option<Entry> {
         if let Some(entry) = self.expected.get(&sequence) {
             return Some(*entry);
@@ -183,7 +182,7 @@ impl<'a> Known<'a> {
         Some(entry)
     }
 
-    /// Whether the log of that name is another segment's, or a copy of another log. Then it is set aside.
+    /// Whether the log of that name belongs to another segment, or is a copy of another log. Then it is set aside.
     pub(super) fn is_foreign(&mut self, id: &SegmentId) -> bool {
         let is_listed = self.listed.entries.contains_key(&id.sequence);
         let salt = self.expected.get(&id.sequence).map(|entry| entry.salt);
@@ -194,20 +193,20 @@ impl<'a> Known<'a> {
         }
         self.in_use.insert(id.salt, id.sequence);
         if differs {
-            // Not listed: the log counts, and its index is of another one.
+            // Not listed: the log counts, and its index belongs to another one.
             self.strangers.extend(self.expected.remove(&id.sequence));
         }
         false
     }
 
-    /// Sets a segment's files aside: nothing of it can be served.
+    /// Sets a segment's files aside: none of its messages can be served.
     pub(super) fn give_up(&mut self, sequence: u64, why: &str) {
         let id = SegmentId { sequence, window_start: 0, window_len: 0, salt: 0 };
         error!(log = id.log_name(), why, "a segment can't be served");
         self.aside.extend([id.log_name(), id.index_name()]);
     }
 
-    /// Notes that an index can't be used: it is made anew from its log.
+    /// Notes that an index can't be used and has to be rebuilt from its log.
     pub(super) fn replace_index(&mut self, id: &SegmentId, why: &str) {
         let name = id.index_name();
         warn!(name, why, "an index can't be used: making it anew from its log");
@@ -217,8 +216,8 @@ impl<'a> Known<'a> {
         self.aside.push(name);
     }
 
-    /// Whether the first and the last timestamp of an index are right: they say which queries need the segment, and the
-    /// columns are verified at their first use only.
+    /// Whether the first and the last timestamp of an index are right: they decide which queries need the segment, and the
+    /// columns are verified only on first use.
     pub(super) fn has_its_span(&self, sealed: &Sealed) -> bool {
         let entry = Entry::of_sealed(sealed);
         self.listed.entries.get(&entry.sequence) == Some(&entry) || sealed.has_sound_span()
@@ -229,7 +228,7 @@ impl<'a> Known<'a> {
         self.expected.entry(entry.sequence).or_insert(entry);
     }
 
-    /// When all logs are loaded: lists what there was, then sets aside what can't be used.
+    /// Called when all logs are loaded: lists what there was, then sets aside what can't be used.
     pub(super) fn settle(mut self, files: &[(String, u64)]) -> Result<(), Error> {
         self.take_indexes_without_logs(files)?;
         let shared = self.shared;
@@ -243,7 +242,7 @@ impl<'a> Known<'a> {
         shared.damaged_files.store(there as u64, Ordering::Relaxed);
 
         if self.read_only {
-            // What a server has listed or removed meanwhile is no loss.
+            // Segments that a server has listed or removed meanwhile are no loss.
             let now = Listed::read(&*shared.disk)?;
             let changed = |sequence: &u64| now.entries.get(sequence) != self.listed.entries.get(sequence);
             self.expected.retain(|sequence, _| !changed(sequence));
@@ -267,7 +266,7 @@ impl<'a> Known<'a> {
         Ok(())
     }
 
-    /// An index without its log: the log is lost, or retention was removing both when the process ended. Retention takes a
+    /// An index without its log: the log is lost, or the process ended while retention was removing both. Retention removes a
     /// segment from the list first.
     fn take_indexes_without_logs(&mut self, files: &[(String, u64)]) -> Result<(), Error> {
         let has = |name: &str| files.binary_search_by(|(other, _)| other.as_str().cmp(name)).is_ok();
@@ -279,7 +278,7 @@ impl<'a> Known<'a> {
             let is_listed = self.listed.entries.contains_key(&sequence);
             let is_removed = !is_listed && self.listed.state == ListState::Sound;
             if !is_removed {
-                self.of(sequence, Some(*len)); // what it says is lost
+                self.of(sequence, Some(*len)); // what it lists is lost
                 self.give_up(sequence, "its log is gone");
             } else if !self.read_only {
                 info!(name, "removing an index whose segment was removed");

@@ -1,4 +1,4 @@
-//! What the log does with its folder beside the steps of [`restante_disk::Disk`].
+//! The log's operations on its folder in addition to those of [`restante_disk::Disk`].
 
 use std::{fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
@@ -13,14 +13,14 @@ use crate::{
 
 /// Mappings and copies of a disk's files.
 pub(super) trait LogDisk: Disk {
-    /// Shares the first `len` bytes of a file, which may be more than it has now; only bytes that the file has may be read.
+    /// Maps the first `len` bytes of a file, which may be more than it has now; only bytes that the file has may be read.
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.before("map")?;
         mapped::map(&File::open(self.path(name))?, len, Pages::AsTouched)
     }
 
-    /// The same for a file that was just written and is read from now on: all of it is entered into the page tables at once,
-    /// which takes a tenth of what it takes page by page.
+    /// The same for a file that was just written and will be read now: all of it is entered into the page tables at once, which
+    /// takes a tenth of the time of faulting it in page by page.
     fn map_written(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.before("map")?;
         mapped::map(&File::open(self.path(name))?, len, Pages::AtOnce)
@@ -32,7 +32,7 @@ pub(super) trait LogDisk: Disk {
         backup::copy(&self.path(name), to, extent)
     }
 
-    /// Makes a file the folder's alone before it is written to: one that a backup has under another name is exchanged for a
+    /// Makes a file private to the folder before it is written to: one that a backup has under another name is replaced with a
     /// copy, durably.
     fn own(&self, name: &str) -> io::Result<()> {
         self.before("own")?;
@@ -44,7 +44,7 @@ pub(super) trait LogDisk: Disk {
         self.remove(&temporary)?;
         let copied = backup::copy(&self.path(name), &self.path(&temporary), Extent::Bytes(metadata.len()));
         if copied.is_err() {
-            let _ = self.remove(&temporary); // on a full disk it would keep the last space from others
+            let _ = self.remove(&temporary); // on a full disk it would take the last free space
         }
         copied?;
         self.rename(&temporary, name)?;

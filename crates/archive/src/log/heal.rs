@@ -1,4 +1,4 @@
-//! An index whose columns are damaged is made anew from its log: when a query or an append meets it, and in the background
+//! An index whose columns are damaged is rebuilt from its log: when a query or an append finds the damage, and in the background
 //! after a start.
 
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::{Error, Page, Query};
 
-/// One page, however damaged the indexes are that it needs.
+/// One page, even if indexes that it needs are damaged.
 pub(super) fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
     healing(shared, || query::query(shared, query, &Budget::unlimited()))
 }
 
-/// Does something that may meet damaged indexes, again after each that was made anew.
+/// Runs `work`, which may find damaged indexes, and repeats it after each index that was rebuilt.
 pub(super) fn healing<T>(shared: &Shared, mut work: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-    // A disk may damage what is written anew: then it ends all the same.
+    // A disk may damage the rebuilt index again: the loop ends all the same.
     for _ in 0..shared.segments().len() {
         match work() {
             Err(error) if error.kind() == ErrorKind::Corrupt && heal_met(shared) => {}
@@ -36,7 +36,7 @@ pub(super) fn healing<T>(shared: &Shared, mut work: impl FnMut() -> Result<T, Er
     work()
 }
 
-/// Makes those indexes anew whose damage was met; says whether there was one.
+/// Rebuilds the indexes that were found damaged; returns whether there were any.
 fn heal_met(shared: &Shared) -> bool {
     let _one_at_a_time = shared.healing.lock();
     let mut healed = false;
@@ -69,7 +69,7 @@ pub(super) fn verify_next(shared: &Shared) -> bool {
     true
 }
 
-/// Says whether the segment has a sound index now. When that can't be written it is kept in memory.
+/// Returns whether the segment has a sound index now. If the index can't be written it is kept in memory.
 fn heal(shared: &Shared, damaged: &Sealed) -> bool {
     let id = damaged.id;
     let name = id.index_name();
@@ -116,7 +116,7 @@ fn in_memory(shared: &Shared, damaged: &Sealed, bytes: &[u8]) -> Result<Sealed, 
     opened.map_err(|what| Error::corrupt(format!("{}: {what}", damaged.id.index_name())))
 }
 
-/// Bytes that begin where a number of eight bytes may: columns are read in place.
+/// Bytes aligned for numbers of eight bytes: columns are read in place.
 struct Aligned {
     words: Vec<u64>,
     len: usize,

@@ -1,8 +1,8 @@
-//! Merging lists that are each in order.
+//! Merging sorted lists.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-/// The item that a list would give next. The heap's greatest head is the one with the least key.
+/// The next item of a list. The heap's greatest head is the one with the least key.
 struct Head<K, T> {
     key: K,
     list: usize,
@@ -29,7 +29,7 @@ impl<K: Ord, T> PartialEq for Head<K, T> {
 
 impl<K: Ord, T> Eq for Head<K, T> {}
 
-/// Visits the items of all lists in ascending order of their keys until `visit` says that it is enough.
+/// Visits the items of all lists in ascending order of their keys until `visit` stops.
 pub(super) fn merge<K: Ord, T>(
     mut lists: Vec<impl Iterator<Item = (K, T)>>,
     mut visit: impl FnMut(T) -> Next,

@@ -1,15 +1,15 @@
-//! The embedded engine: an append-only log per window of time with an immutable index beside it.
+//! The embedded engine: an append-only log per window of time, each with an immutable index.
 //!
 //! `docs/design/archive.md` gives the reasons, `docs/formats/log.md` the files.
 //!
-//! - [`append`], [`commit`]: one thread writes, another syncs what it wrote and answers.
+//! - [`append`], [`commit`]: one thread writes, another syncs what was written and answers.
 //! - [`active`], [`sealed`]: the two states of a segment, one [`segment::Find`] for both.
-//! - [`seal`]: one thread that turns the one into the other.
+//! - [`seal`]: one thread that turns active segments into sealed ones.
 //! - [`query`]: topics, segments, merge, page.
-//! - [`recover`], [`check`]: what a log says, at start-up and when asked.
-//! - [`segment_list`], [`damage`], [`heal`]: what segments should have, what they have lost, and what can be mended.
+//! - [`recover`], [`check`]: the contents of a log, read at start-up and on request.
+//! - [`segment_list`], [`damage`], [`heal`]: what segments should have, what they have lost, and what can be repaired.
 //! - [`retention`]: deletes whole segments.
-//! - [`mod@backup`]: copies what is there between two commits.
+//! - [`mod@backup`]: copies the files as they are between two commits.
 
 mod active;
 mod append;
@@ -68,8 +68,8 @@ use crate::{
 
 pub(crate) use self::{open::open, schema::LOG_HEADER_BYTES};
 
-/// What a query verifies at most on the caller's thread. A page whose records were served before needs none of it, and is
-/// made in well under half a millisecond.
+/// The most bytes that a query verifies on the caller's thread. A page whose records were served before needs no verification,
+/// and is built in well under half a millisecond.
 const INLINE_VERIFY_BYTES_MAX: usize = 256 << 10;
 /// The largest segment: offsets are 32 bits wide.
 const SEGMENT_BYTES_MAX: u64 = 2 << 30;
@@ -86,7 +86,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Segments are cut so that what a retention policy can't remove yet is at most an eighth of what it keeps.
+    /// Segments are sized so that the part that a retention policy can't remove yet is at most an eighth of what it keeps.
     fn new(config: &LogConfig, retention: &Retention) -> Self {
         let eighth = |limit: Option<u64>, least: u64| limit.map_or(u64::MAX, |limit| (limit / 8).max(least));
         let window_seconds = config.window_seconds.get().min(eighth(retention.time_seconds, 60));
@@ -103,7 +103,7 @@ impl Limits {
     }
 }
 
-/// What all threads of the engine share.
+/// The state that all threads of the engine share.
 struct Shared {
     disk: Arc<dyn Disk>,
     limits: Limits,
@@ -114,22 +114,22 @@ struct Shared {
     metrics: Metrics,
     /// Why writes are refused: after a failed sync it is unknown what the disk has kept.
     refusal: OnceLock<String>,
-    /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
+    /// Whether writes find no space. Such writes were not acknowledged, and the next write is tried as usual.
     disk_full: DiskFull,
-    /// Locked while segments are removed, and by a backup that must find them.
+    /// Locked while segments are removed, and by a backup that needs their files.
     removing: Arc<tokio::sync::Mutex<()>>,
-    /// Held until the archive is closed, when it is open for writing.
+    /// Held until the archive is closed, if it is open for writing.
     lock: Mutex<Option<File>>,
     read_only: bool,
     /// What each segment should have.
     list: SegmentList,
-    /// What is known to be lost of an archive that had no list when it was opened, beside what the list says now.
+    /// Known losses of an archive that had no list when it was opened, in addition to those that follow from the list.
     unlisted_losses: Mutex<Vec<damage::Loss>>,
-    /// What is lost, when it was last looked at.
+    /// The losses when they were last counted.
     losses: Mutex<Vec<damage::Loss>>,
-    /// What was found wrong with indexes and the list when the archive was opened for reading: a writer mends it.
+    /// Problems with indexes and the list that were found when the archive was opened for reading: a writer repairs them.
     opening_findings: Mutex<Vec<Finding>>,
-    /// Files that were set aside and are there.
+    /// Files that are set aside now.
     damaged_files: AtomicU64,
     /// Held while damaged indexes are rebuilt.
     healing: Mutex<()>,
@@ -153,8 +153,8 @@ impl Shared {
         *segments = Arc::new(changed);
     }
 
-    /// Puts a segment in the place of the one with that sequence number and uncounts the old one's topics; when there is
-    /// none any more, uncounts the new one's and says so.
+    /// Replaces the segment with that sequence number and uncounts the old one's topics; if it no longer exists, uncounts the new
+    /// one's and returns `false`.
     fn replace(&self, sequence: u64, new: Segment) -> bool {
         let mut old = None;
         self.change_segments(|segments| {
@@ -166,7 +166,7 @@ impl Shared {
         old.is_some()
     }
 
-    /// Takes a segment out of the list.
+    /// Removes a segment from the list.
     fn remove_segment(&self, sequence: u64) {
         let _not_while_replacing = self.replacing.lock();
         let mut removed = None;
@@ -199,7 +199,7 @@ impl Shared {
         active.collect()
     }
 
-    /// Takes no more messages from here on, until the archive is opened again.
+    /// Refuses writes from now on, until the archive is opened again.
     fn refuse(&self, why: String) -> Error {
         let refusal =
             self.refusal.get_or_init(|| why + "; the archive takes no messages until it is opened again");
@@ -212,8 +212,8 @@ impl Shared {
         refusal.map_or(Ok(()), |refusal| Err(Error::unavailable(refusal.clone())))
     }
 
-    /// Records in the list what the open segments have. All of it is durable, so what is missing at the next open was lost. If
-    /// this fails, a partly written end looks like a loss.
+    /// Records the contents of the open segments in the list. All of it is durable, so what is missing at the next open was lost.
+    /// If this fails, a partly written end looks like a loss.
     fn list_open_segments(&self) {
         let active = self.active();
         let entries: Vec<Entry> = active
@@ -257,11 +257,11 @@ pub(crate) fn holds_archive(folder: &Path) -> std::io::Result<bool> {
         }
         has_lock |= name == open::LOCK_NAME;
     }
-    // Other stores have a lock of that name, beside folders; this engine makes none.
+    // Other stores have a lock of that name and also subfolders; this engine creates no subfolders.
     Ok(has_lock && !has_folders)
 }
 
-/// The engine as doors and operators see it.
+/// The engine behind the traits.
 struct Log {
     shared: Arc<Shared>,
     /// `None` when read-only.
@@ -285,7 +285,7 @@ impl Archive for Log {
 
     async fn query(&self, query: &Query) -> Result<Page, Error> {
         match self.query_inline(query) {
-            // A damaged index is made anew, which takes time.
+            // A damaged index is rebuilt, which takes time.
             Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {}
             Some(answer) => return answer,
             None => {}
@@ -296,7 +296,7 @@ impl Archive for Log {
     }
 }
 
-/// Runs what may take long on a thread made for that.
+/// Runs work that may take long on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -305,14 +305,14 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Log {
-    /// The answer, if it needs little verifying.
+    /// The answer, if little has to be verified for it.
     fn query_inline(&self, query: &Query) -> Option<Result<Page, Error>> {
         let budget = Budget::of(INLINE_VERIFY_BYTES_MAX);
         let answer = query::query(&self.shared, query, &budget);
         (!budget.is_spent()).then_some(answer)
     }
 
-    /// The way to the writer, until the archive is closed.
+    /// The sender to the writer, until the archive is closed.
     fn writer(&self) -> Result<&mpsc::Sender<Command>, Error> {
         self.writer.as_ref().filter(|_| !self.budget.is_closed()).ok_or_else(closed)
     }
@@ -406,12 +406,12 @@ impl Upkeep for Log {
         self.budget.close();
         let (done, closed) = oneshot::channel();
         if writer.send(Command::Close { done }).await.is_ok() {
-            let _ = closed.await; // the writer has ended before, which is as good
+            let _ = closed.await; // the writer may have ended already, which is as good
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         let shared = self.shared.clone();
         if threads.is_empty() {
-            return Ok(()); // closed before
+            return Ok(()); // closed already
         }
         blocking(move || {
             for thread in threads {

@@ -38,11 +38,11 @@ use crate::{
     waiting::MemoryBudget,
 };
 
-/// Commands that wait for the writer at most; their bytes are bounded apart.
+/// The most commands that wait for the writer; their bytes have a separate limit.
 const COMMANDS_MAX: usize = 1_024;
 pub(super) const LOCK_NAME: &str = "LOCK";
-/// A segment takes at most this part of the disk, and may take this much: retention removes whole segments, and on a small
-/// disk one of them must not be most of what there is.
+/// A segment takes at most this part of the disk, but may always take `DISK_SHARE_BYTES_MIN`: retention removes whole segments,
+/// and on a small disk a single one must not take most of the space.
 const DISK_SHARE: u64 = 16;
 const DISK_SHARE_BYTES_MIN: NonZero<u64> = nonzero!(1 << 20);
 
@@ -62,7 +62,7 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
     .await
 }
 
-/// Makes segments of an archive smaller on a small disk. A generation of a spool stays one segment.
+/// Makes the segments of an archive smaller on a small disk. A generation of a spool stays one segment.
 fn fit_to_disk(mut config: Config, folder: &Path) -> Config {
     if matches!(config.url, EngineUrl::Log(_))
         && let Some(bytes) = disk_full::disk_bytes(folder)
@@ -80,7 +80,7 @@ fn create_and_lock(folder: &Path) -> Result<File, Error> {
     restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
-/// What the threads of an archive share, before anything is loaded.
+/// The shared state of an archive's threads, before anything is loaded.
 pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Arc<Shared> {
     let limits = Limits::new(&config.log, &config.retention);
     let place = if let EngineUrl::Log(folder) = &config.url { Some(folder.as_path()) } else { None };
@@ -153,13 +153,13 @@ fn start_threads(
     Ok((commands, vec![write_thread, finish_thread, seal_thread]))
 }
 
-/// A replayed segment, and whether its log has nothing damaged in it, so that it may take more.
+/// A replayed segment, and whether its log has no damage, so that it may accept more messages.
 struct Recovered {
     active: Arc<Active>,
     is_whole: bool,
 }
 
-/// Puts every segment of the folder into the list and returns the replayed ones.
+/// Adds every segment of the folder to the list and returns the replayed ones.
 fn load_all(shared: &Arc<Shared>, read_only: bool) -> Result<Vec<Recovered>, Error> {
     let mut known = Known::read(shared, read_only)?;
     let files = shared.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
@@ -188,7 +188,7 @@ struct LogFile<'a> {
     index_len: Option<u64>,
 }
 
-/// Puts a segment into the list, unless nothing of it can be served; returns it when it was replayed.
+/// Adds a segment to the list, unless nothing of it can be served; returns it if it was replayed.
 fn load_one(
     shared: &Arc<Shared>,
     known: &mut Known<'_>,
@@ -256,7 +256,7 @@ fn remove_temporaries(shared: &Shared, files: &[(String, u64)]) -> Result<(), Er
     Ok(())
 }
 
-/// The header of a log. A log with nothing but a partly written header was never acknowledged and is removed.
+/// The header of a log. A log that has only a partly written header was never acknowledged and is removed.
 fn segment_id(
     shared: &Shared,
     name: &str,
@@ -278,7 +278,7 @@ fn segment_id(
             Ok(None)
         }
         Err(what) => {
-            // The header only says where new messages belong; the records speak for themselves.
+            // The header only determines where new messages belong; the records can be read without it.
             warn!(name, what, "reading the log's records all the same");
             let log = shared.disk.read(name).map_err(|error| Error::io("read", name, error))?;
             let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
@@ -286,7 +286,7 @@ fn segment_id(
             let of_index = salt_of_index(shared, &id(0).index_name());
             let in_header = salts_of_damaged_header(&header).into_iter();
             let mut salts: Vec<u64> = in_header.chain(of_index).chain(listed_salt).collect();
-            // A lost sector reads as zeros, and anyone could write records for that seed.
+            // A lost sector reads as zeros, and anyone could write records for the seed that follows from them.
             salts.retain(|salt| id(*salt).seed() != 0);
             salts.dedup();
             // No record is sound under a new salt.
@@ -295,21 +295,21 @@ fn segment_id(
     }
 }
 
-/// The copy of a segment's salt that its index has.
+/// The copy of a segment's salt in its index.
 fn salt_of_index(shared: &Shared, name: &str) -> Option<u64> {
     let len = usize::try_from(shared.file_len(name).ok()?).ok()?;
     let (index, _) = Index::open(shared.disk.map(name, len).ok()?).ok()?;
     Some(index.salt)
 }
 
-/// What is known to have been durable of a log before it is read.
+/// What is known, before a log is read, to have been durable in it.
 struct Durable {
     log_len: u64,
     was_sealed: bool,
 }
 
-/// Replays a log that has no index and puts it into the list. A torn end is cut if it can be that of a commit that was not
-/// answered: nothing of a log that was sealed, and no byte that is known to have been durable.
+/// Replays a log that has no index and adds it to the list. A torn end is truncated if it can be that of a commit that was not
+/// acknowledged: never in a log that was sealed, and never a byte that is known to have been durable.
 fn recover(
     shared: &Shared,
     id: SegmentId,
@@ -334,7 +334,7 @@ fn recover(
         shared.metrics.damaged.inc();
         warn!(name, offset = finding.offset, what = finding.what, "damage found in a log");
     }
-    // Where the header is damaged nothing is cut: if no record can be read, it is perhaps the seed that is wrong.
+    // Where the header is damaged nothing is truncated: if no record can be read, perhaps only the seed is wrong.
     let keeps_end = !id.has_window() || durable.was_sealed || replay.end < durable.log_len;
     let mut log_len = len;
     if !keeps_end && replay.end < len {
@@ -361,14 +361,14 @@ fn recover(
     Ok(Recovered { active, is_whole })
 }
 
-/// Whether a step is done that can wait: on a full disk it is put off, and the archive opens all the same.
+/// Whether an optional step succeeded: on a full disk it is postponed, and the archive opens all the same.
 fn done_if_room(shared: &Shared, what: &str, name: &str, done: std::io::Result<()>) -> Result<bool, Error> {
     let Err(error) = done else { return Ok(true) };
     let error = Error::io(what, name, error);
     if shared.disk_full.note(&error) { Ok(false) } else { Err(error) }
 }
 
-/// A replay as something that a segment takes, with its topics counted.
+/// A replay as an addition to a segment, with its topics counted.
 fn addition(shared: &Shared, replay: Replay) -> Addition {
     let mut messages = vec![0_u64; replay.topics.len()];
     for row in &replay.rows {

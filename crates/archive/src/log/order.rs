@@ -1,13 +1,13 @@
 //! Row numbers kept in key order while rows arrive almost, but not quite, in order.
 
-/// Row numbers in ascending order of their keys, in chunks, so that an insertion anywhere moves little.
+/// Row numbers in ascending order of their keys, in chunks, so that any insertion moves few of them.
 #[derive(Default)]
 pub(super) struct Order {
     chunks: Vec<Vec<u32>>,
     len: usize,
 }
 
-/// Rows that a chunk holds at most: an insertion moves at most 2 KiB.
+/// The most rows of a chunk: an insertion moves at most 2 KiB.
 const CHUNK_ROWS: usize = 512;
 
 impl Order {
@@ -18,7 +18,7 @@ impl Order {
     /// Adds `row`; `is_less(other)` says whether the other row's key is below this row's.
     pub(super) fn insert(&mut self, row: u32, is_less: impl Fn(u32) -> bool) {
         self.len += 1;
-        // Nearly every row comes last, and there is space for it.
+        // Nearly every row is the last one, and there is space for it.
         if let Some(chunk) = self.chunks.last_mut()
             && chunk.len() < CHUNK_ROWS
             && chunk.last().is_some_and(|last| is_less(*last))
@@ -40,8 +40,8 @@ impl Order {
         }
     }
 
-    /// Splits the chunk that holds `row` and has grown too long. Rows that come in order fill their chunks: only the row
-    /// that was too much begins the next one.
+    /// Splits the chunk that has `row` and has grown too long. If rows arrive in order, chunks are filled: only the row that was
+    /// too many begins the next one.
     fn split(&mut self, row: u32, is_less: impl Fn(u32) -> bool) {
         let after = self
             .chunks
@@ -74,7 +74,7 @@ impl Order {
         self.chunks.iter().flatten().copied()
     }
 
-    /// The chunk, and the place in it, of the first row for which `is_before` is false.
+    /// The chunk, and the index in it, of the first row for which `is_before` is false.
     fn place(&self, is_before: impl Fn(u32) -> bool) -> (usize, usize) {
         let after = self.chunks.partition_point(|chunk| chunk.first().is_some_and(|first| is_before(*first)));
         let chunk = after.saturating_sub(1);

@@ -13,10 +13,10 @@ use crate::{
     topics::Selection,
 };
 
-/// What looking a hash up in a segment counts for in a budget: it takes about as long as verifying so many bytes.
+/// The cost of looking up a hash in a segment: about that of verifying this many bytes.
 const LOOK_UP_BYTES: usize = 512;
 
-/// One page of the messages that match. When the budget was spent, the answer means nothing.
+/// One page of the messages that match. When the budget was exceeded, the answer is invalid.
 pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<Page, Error> {
     query.check_bounds()?;
     let selection = shared.dictionary.read().select(query);
@@ -45,7 +45,7 @@ pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<P
     Ok(rows.into_page(query))
 }
 
-/// The key that a cursor stands for.
+/// The key of a cursor.
 fn place_of(cursor: Option<Cursor>, segments: &[Segment], budget: &Budget) -> Result<Option<Key>, Error> {
     let hash = match cursor {
         None => return Ok(None),
@@ -60,7 +60,7 @@ fn place_of(cursor: Option<Cursor>, segments: &[Segment], budget: &Budget) -> Re
     Err(Error::not_found(format!("cursor {hash} is not archived")))
 }
 
-/// The segments of a range in the direction of a query; those that overlap in time come together.
+/// The segments of a range in the direction of a query; those that overlap in time are in one group.
 struct Groups<'a> {
     segments: std::iter::Peekable<std::vec::IntoIter<(Span, &'a Segment)>>,
 }
@@ -100,7 +100,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the rows of segments that overlap.
+    /// Adds the rows of segments that overlap in time.
     fn add_group(&mut self, group: &[&Segment], find: &Find<'_>) -> Result<(), Error> {
         if let [segment] = group {
             let found = segment.find(find)?;
@@ -133,7 +133,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Adds a part and gives its rows.
+    /// Adds a part and returns its rows.
     fn add_part(&mut self, found: Found) -> impl Iterator<Item = RowAt> + use<> {
         let part =
             u32::try_from(self.parts.len()).expect("a page has fewer parts than an archive has segments");
@@ -141,7 +141,7 @@ impl Rows {
         found.offsets.into_iter().map(move |offset| RowAt { part, offset })
     }
 
-    /// Adds the rows with the asked hashes that match everything else.
+    /// Adds the rows with the wanted hashes that match everything else.
     fn add_hashes(
         &mut self,
         shared: &Shared,
@@ -176,7 +176,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The key of a row, if it lies in the range and its topic is wanted.
+    /// The key of a row, if it is in the range and its topic is wanted.
     fn wanted_key(&self, shared: &Shared, at: RowAt, find: &Find<'_>) -> Option<Key> {
         let part = self.parts.get(at.part as usize)?;
         let message = Record::read(&part.bytes, at.offset as usize)?.message()?;

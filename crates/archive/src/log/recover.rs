@@ -1,4 +1,4 @@
-//! Reading a log from beginning to end: at start-up, to check it and to make its index anew.
+//! Reading a log from beginning to end: at start-up, to check it and to rebuild its index.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::{
     record::{DEFINITION, Entry, HEADER_BYTES, Record},
 };
 
-/// What a log says.
+/// The contents of a log.
 #[derive(Default)]
 pub(super) struct Replay {
     seed: u32,
@@ -33,23 +33,24 @@ pub(super) struct Replay {
 /// Checks records, in time that is linear in the log even where every byte seems to begin a record.
 #[derive(Default)]
 struct Checker {
-    /// For what would take too long to read; made when it is first needed.
+    /// For records that would take too long to read; created on first use.
     checksums: Option<RangeChecksums>,
-    /// Bytes that were read in vain, for records that turned out not to be sound.
+    /// Bytes that were read for records that turned out not to be sound.
     wasted_bytes: u64,
     /// Bytes of the records that were read from beginning to end.
     read_bytes: u64,
 }
 
 impl Checker {
-    /// Says that records before `at` are not asked about any more.
+    /// Declares that records before `at` are no longer needed.
     fn advance_to(&mut self, at: usize) {
         if let Some(checksums) = &mut self.checksums {
             checksums.advance_to(at);
         }
     }
 
-    /// Reading a record is the quickest way if it is sound. In vain few bytes are read beside those that the log has before `at`.
+    /// Reading a record is the quickest way if it is sound. The bytes read in vain are few compared with those that the log has
+    /// before `at`.
     fn is_sound(&mut self, log: &[u8], at: usize, record: &Record<'_>, seed: u32) -> bool {
         let len = record.len() as u64;
         let is_affordable = (self.wasted_bytes + len) * 8 <= at as u64;
@@ -74,13 +75,13 @@ impl Checker {
     }
 }
 
-/// A definition may be this far ahead of the last one that was read, when those between are damaged.
+/// A definition may be this far ahead of the last one that was read, when those in between are damaged.
 const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 
 /// Reads all records of a log.
 ///
 /// A record that isn't sound is either the end of a write that was never acknowledged, or damage. It is damage when
-/// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
+/// a sound record follows it: then the bytes in between are reported and skipped, and what follows is kept.
 pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
     let name = &id.log_name();
     let mut replay = Replay { seed: id.seed(), end: LOG_HEADER_BYTES, ..Replay::default() };
@@ -115,7 +116,7 @@ impl Replay {
 
     /// The next offset after `at` where a sound record begins.
     fn next_sound_record(&mut self, log: &[u8], at: usize) -> Option<usize> {
-        // The length of the damaged record is probably right: then the next one is found at once.
+        // The length of the damaged record is probably right: then the next record is found at once.
         let follower = Record::read(log, at).map(|record| at + record.len());
         if let Some(next) = follower
             && self.sound_record(log, next).is_some()
@@ -143,7 +144,7 @@ impl Replay {
                     self.find(name, at, "message left out: the definition of its topic is damaged".into());
                     return;
                 }
-                // A batch may stand twice: once from a failed commit that could not be cut, and once from its repetition.
+                // A batch may occur twice: once from a failed commit that could not be truncated, and once from its repetition.
                 if keys.insert(message.key()) {
                     let offset = u32::try_from(at).expect("a segment is at most SEGMENT_BYTES_MAX long");
                     self.rows.push(IndexRow { key: message.key(), offset, topic: message.topic });
@@ -157,20 +158,20 @@ impl Replay {
         self.findings.push(Finding { part: name.to_owned(), offset: Some(at as u64), what });
     }
 
-    /// The topics' names, with empty ones where a definition is damaged; no row mentions those.
+    /// The topics' names, with empty ones where a definition is damaged; no row refers to those.
     pub(super) fn topic_names(&self) -> Vec<TopicName> {
         let nameless = TopicName { channel: "".into(), topic: "".into() };
         self.topics.iter().map(|name| name.clone().unwrap_or_else(|| nameless.clone())).collect()
     }
 }
 
-/// Whether a record's fields can be right after so many topics. At most wrong offsets this saves computing the checksum.
+/// Whether a record's fields are possible after this many topics. At most wrong offsets this saves computing the checksum.
 fn is_plausible(record: &Record<'_>, topics: usize) -> bool {
     let number = (record.topic_field() & !DEFINITION) as usize;
     number < topics + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
 }
 
-/// Where the next record begins, from `begin` on, that is sound with one of these seeds; and that seed.
+/// The next sound record, from `begin` on, under one of these seeds; and that seed.
 fn search(
     checksums: &mut RangeChecksums,
     log: &[u8],
@@ -195,8 +196,8 @@ fn search(
     None
 }
 
-/// The one of several salts under which the first sound record of a log begins; the first of them when none does. All are
-/// tried together at each place, so that a wrong one costs no search of its own.
+/// The salt under which the first sound record of a log begins; the first salt when there is none. All are tried together at each
+/// offset, so that a wrong one costs no separate search.
 pub(super) fn salt_of(log: &[u8], salts: &[u64]) -> Option<u64> {
     let seed = |salt: &u64| SegmentId { window_start: 0, window_len: 0, sequence: 0, salt: *salt }.seed();
     let seeds: Vec<u32> = salts.iter().map(seed).collect();
@@ -246,7 +247,7 @@ mod tests {
         (log, offsets)
     }
 
-    /// A power cut may leave a file as long as it was to be, and not all of its bytes.
+    /// A power cut may leave a file with its full length, but not all of its bytes.
     #[test]
     fn a_damaged_record_that_ends_with_the_log_is_no_sound_one() {
         for lost_bytes in [1, 100, BODY_BYTES] {
@@ -277,8 +278,8 @@ mod tests {
         assert_eq!(salt_of(&log, &[wrong[0], id().salt]), Some(id().salt));
     }
 
-    /// Senders choose bodies. After a damaged record each place that may begin a record used to be checked in full,
-    /// so that 41 MB of bodies kept a start waiting for minutes.
+    /// Senders choose bodies. After a damaged record each offset that may begin a record used to be checked in full, so that 41
+    /// MB of bodies delayed a start by minutes.
     #[test]
     fn a_scan_checks_no_more_than_a_few_times_the_log_whatever_bodies_hold() {
         type Damage = fn(&mut Vec<u8>, &[usize]) -> usize;
@@ -300,7 +301,7 @@ mod tests {
                 0
             }),
         ];
-        // Of the last one every second byte seems to begin a record: of 255 bytes, or of 65,280.
+        // In the last one every second byte seems to begin a record: of 255 bytes, or of 65,280.
         let bodies =
             [hostile_body(200), hostile_body(30_000), hostile_body(300_000), body_of(&[0, 255, 0, 0])];
         for body in bodies {

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{Error, Pruned, Retention};
 
-/// The sequence numbers of the segments that `policy` lets go, oldest first.
+/// The sequence numbers of the segments that `policy` removes, oldest first.
 ///
-/// A segment goes only when the policy keeps none of its messages, so up to a segment more than asked for is kept.
+/// A segment is removed only when the policy keeps none of its messages, so up to one segment more than configured is kept.
 pub(super) fn choose(segments: &[Segment], policy: &Retention, now: Timestamp) -> Vec<u64> {
     let mut by_age: Vec<(Span, &Segment)> =
         segments.iter().filter_map(|segment| Some((segment.span()?, segment))).collect();
@@ -32,7 +32,7 @@ pub(super) fn choose(segments: &[Segment], policy: &Retention, now: Timestamp) -
     chosen
 }
 
-/// Says which segment stays although the policy lets some of its messages go, and why; `None` when there is none.
+/// Describes which segment stays although the policy would remove some of its messages, and why; `None` when there is none.
 pub(super) fn not_removed(segments: &[Segment], policy: &Retention, now: Timestamp) -> Option<String> {
     let oldest = segments
         .iter()
@@ -61,10 +61,10 @@ fn rows_behind(span: &Span, younger: &[(Span, &Segment)]) -> u64 {
     younger.iter().filter(|(other, _)| other.oldest > span.newest).map(|(_, segment)| segment.rows()).sum()
 }
 
-/// Removes segments that take no more messages. Queries that are under way keep what they have mapped.
+/// Removes segments that accept no more messages. Queries in progress keep what they have mapped.
 ///
-/// A segment whose log can't be removed stays in use, and the others go all the same; the first error is returned. Of
-/// segments that were lost the list forgets those whose messages are all older than `lost_before`, or than a removed one.
+/// A segment whose log can't be removed stays in use, and the others are removed all the same; the first error is returned. Of
+/// lost segments, the list drops those whose messages are all older than `lost_before`, or than a removed one.
 pub(super) fn remove(
     shared: &Shared,
     sequences: &[u64],
@@ -75,7 +75,7 @@ pub(super) fn remove(
     let newest = segments.iter().filter(is_chosen).filter_map(|segment| Some(segment.span()?.newest)).max();
     let mut retiring = lost_segments(shared, lost_before.max(newest));
     retiring.extend(sequences);
-    // The list first: a segment that is listed and not there is lost.
+    // The list first: a segment that is listed and does not exist is lost.
     let mut listed = shared.list.retire(shared, &retiring);
     let mut pruned = Pruned::default();
     let mut failure = None;
@@ -113,7 +113,7 @@ pub(super) fn has_lost_before(shared: &Shared, oldest_kept: Option<Timestamp>) -
     !lost_segments(shared, oldest_kept).is_empty()
 }
 
-/// Segments that are listed and gone, with messages that are all older than `before`.
+/// Segments that are listed but gone, with messages that are all older than `before`.
 fn lost_segments(shared: &Shared, before: Option<Timestamp>) -> Vec<u64> {
     let Some(before) = before else { return Vec::new() };
     let (entries, segments) = damage::listed_segments(shared);
@@ -122,8 +122,8 @@ fn lost_segments(shared: &Shared, before: Option<Timestamp>) -> Vec<u64> {
     old.filter(is_gone).collect()
 }
 
-/// The log goes first: once it is gone, nothing brings the segment back, and an index without a log is removed at the next
-/// start at the latest.
+/// The log is removed first: after that nothing can restore the segment, and an index without a log is removed at the next start
+/// at the latest.
 fn remove_segment(shared: &Shared, segment: &Segment) -> Result<(), Error> {
     let id = match segment {
         Segment::Active(active) => active.id,

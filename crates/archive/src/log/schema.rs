@@ -20,14 +20,14 @@ const VERSION_AT: usize = 8;
 pub(crate) const LOG_HEADER_BYTES: u64 = 64;
 const INDEX_HEADER_BYTES: usize = 128;
 
-/// What a segment is called and which window it belongs to.
+/// The identity of a segment and its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentId {
     /// The window's first nanosecond.
     pub(super) window_start: i64,
     /// The window's length in nanoseconds.
     pub(super) window_len: i64,
-    /// Counts the segments of the archive; greater than that of any other that is there.
+    /// The number of the segment in the archive; greater than that of any segment that existed when it was created.
     pub(super) sequence: u64,
     /// A secret number. It keys the hash index, so that senders can't choose hashes that collide in it,
     /// and seeds the records' checksums, so that senders can't hide a record in a body.
@@ -35,7 +35,7 @@ pub(super) struct SegmentId {
 }
 
 impl SegmentId {
-    /// Whether the window is known: it is not when the header is damaged, and then the segment takes no more messages.
+    /// Whether the window is known: it is not when the header is damaged, and then the segment accepts no more messages.
     pub(super) fn has_window(&self) -> bool {
         self.window_len > 0
     }
@@ -75,7 +75,7 @@ pub(super) fn sequence_of(name: &str) -> Option<u64> {
     stem.parse().ok()
 }
 
-/// Little-endian fields one after the other.
+/// A reader of consecutive little-endian fields.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -127,7 +127,7 @@ fn open_header<'a>(bytes: &'a [u8], len: usize, magic: [u8; 8]) -> Result<Fields
 /// Why [`open_header`] refuses a sound header of another version.
 pub(super) const OTHER_VERSION: &str = "header has another format version";
 
-/// The refusal of a file whose header is sound and has another version.
+/// The error for a file whose header is sound and has another version.
 pub(super) fn other_version(name: &str, header: &[u8]) -> Error {
     let version = header.get(VERSION_AT..).and_then(|rest| rest.first_chunk());
     let version = version.map_or(0, |bytes| u32::from_le_bytes(*bytes));
@@ -215,7 +215,7 @@ pub(super) fn salts_of_damaged_header(bytes: &[u8]) -> [u64; 2] {
     [at(40), at(48)]
 }
 
-/// A row on its way into an index.
+/// A row to be written to an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexRow {
     pub(super) key: Key,
@@ -223,7 +223,7 @@ pub(super) struct IndexRow {
     pub(super) topic: u32,
 }
 
-/// What an index is made of: rows in key order and the topics that they mention by number.
+/// The input of an index: rows in key order and the topics that they refer to by number.
 pub(super) struct IndexInput<'a> {
     pub(super) rows: &'a [IndexRow],
     pub(super) topics: &'a [TopicName],
@@ -232,7 +232,7 @@ pub(super) struct IndexInput<'a> {
     pub(super) salt: u64,
 }
 
-/// Where the columns of an index lie. Each begins at a multiple of eight.
+/// The offsets of the columns of an index. Each begins at a multiple of eight.
 #[derive(Clone, Debug)]
 struct Sections {
     timestamps: Range<usize>,
@@ -283,7 +283,7 @@ fn slot_count(rows: usize) -> usize {
     rows + rows / 4 + 1
 }
 
-/// Bits that the number of a row takes in a slot; the others are a fingerprint of the hash.
+/// Bits of a slot for the number of a row; the others are a fingerprint of the hash.
 fn row_bits(rows: usize) -> u32 {
     usize::BITS - rows.leading_zeros()
 }
@@ -294,7 +294,7 @@ fn mix(hash: &MessageHash, salt: u64) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// Where a hash's probing begins, and its fingerprint.
+/// Where probing for a hash begins, and its fingerprint.
 fn slot_of(hash: &MessageHash, salt: u64, slots: usize, row_bits: u32) -> (usize, u32) {
     let mixed = mix(hash, salt);
     let slot = ((u128::from(mixed) * slots as u128) >> 64) as usize;
@@ -302,7 +302,7 @@ fn slot_of(hash: &MessageHash, salt: u64, slots: usize, row_bits: u32) -> (usize
     (slot, fingerprint)
 }
 
-/// The bytes of an index file. The same input gives the same bytes.
+/// The bytes of an index file. The same input yields the same bytes.
 pub(super) fn encode_index(input: &IndexInput<'_>) -> Vec<u8> {
     let rows = input.rows.len();
     let names = encode_names(input.topics);
@@ -378,7 +378,7 @@ fn decode_names(mut bytes: &[u8], topics: usize) -> Option<Arc<[TopicName]>> {
     Some(names.into())
 }
 
-/// Row numbers grouped by topic, in order within each, and where each topic's group begins.
+/// Row numbers grouped by topic, sorted within each group, and where each group begins.
 fn postings(input: &IndexInput<'_>) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0_u32; input.topics.len() + 1];
     for row in input.rows {
@@ -419,12 +419,12 @@ fn slots(input: &IndexInput<'_>) -> Vec<u32> {
     slots
 }
 
-/// What the header of an index says of its segment.
+/// The information about a segment in the header of its index.
 pub(super) struct IndexSummary {
     pub(super) rows: u64,
     pub(super) log_len: u64,
     pub(super) salt: u64,
-    /// As the column of timestamps says, which is not verified.
+    /// From the column of timestamps, which is not verified.
     pub(super) span: Option<Span>,
 }
 
@@ -551,7 +551,7 @@ impl Index {
     }
 }
 
-/// The column of topic numbers, in the width that the number of topics needs.
+/// The column of topic numbers, as wide as the number of topics requires.
 #[derive(Clone, Copy)]
 pub(super) enum TopicColumn<'a> {
     Narrow(&'a [u16]),

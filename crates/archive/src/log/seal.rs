@@ -1,5 +1,5 @@
-//! Sealing: one thread that writes the index of each segment that takes no more messages, and puts the mapped, immutable
-//! segment in the place of the active one.
+//! Sealing: one thread that writes the index of each segment that accepts no more messages, and replaces the active segment with
+//! the mapped, immutable one.
 
 use std::{
     io,
@@ -25,9 +25,9 @@ use super::{
 };
 use crate::Error;
 
-/// Segments that may wait to be sealed; the writer waits with a further one.
+/// Segments that may wait to be sealed; for one more, the writer waits.
 const WAITING_MAX: usize = 8;
-/// How often quiet segments are looked for and failed ones are tried again.
+/// How often to look for quiet segments and to retry failed ones.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The writer's end of the sealing thread. The thread ends when this is dropped and all work is done.
@@ -46,7 +46,7 @@ impl Sealer {
         Ok((Self { waiting }, handle))
     }
 
-    /// Has a segment sealed that takes no more messages.
+    /// Queues a segment, which accepts no more messages, for sealing.
     pub(super) fn seal(&self, active: Arc<Active>) {
         if self.waiting.send(active).is_err() {
             warn!("the sealing thread has ended; the segment is sealed at the next start");
@@ -79,7 +79,7 @@ fn retry(shared: &Shared, failed: &mut Vec<Arc<Active>>) {
     }
 }
 
-/// Asks the writer to let go of segments whose window is over and to which nothing came for a while.
+/// Asks the writer to close segments whose window is over and that received nothing for a while.
 fn freeze_quiet(shared: &Shared, writer: &queue::WeakSender<Command>) {
     let now = shared.clock.now();
     let quiet = Duration::from_secs(shared.limits.quiet_seconds);
@@ -95,12 +95,12 @@ fn freeze_quiet(shared: &Shared, writer: &queue::WeakSender<Command>) {
         return;
     }
     if let Some(writer) = writer.upgrade() {
-        // When the queue is full the writer has better things to do; the next tick asks again.
+        // A full queue means that the writer is busy; the next tick asks again.
         let _ = writer.try_send(Command::Seal { sequences });
     }
 }
 
-/// Seals a segment; gives it back when that failed. It stays in use as it is, and its log has everything.
+/// Seals a segment; returns it when that failed. It stays in use as it is, and its log has everything.
 fn try_seal(shared: &Shared, active: Arc<Active>) -> Option<Arc<Active>> {
     match seal(shared, &active) {
         Ok(()) => None,
@@ -123,10 +123,10 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
         return retention::remove(shared, &[sequence], None).map(|_| ());
     }
     let name = active.id.log_name();
-    // One that may be linked to a backup, and was opened when there was no space for a copy, must not be cut.
+    // A log that may be linked to a backup, and was opened when there was no space for a copy, must not be truncated.
     shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
     trim(shared, active)?;
-    // Before there is an index: one that isn't listed is of a segment that retention was removing.
+    // Before there is an index: one that isn't listed belongs to a segment that retention was removing.
     let gone = shared.list.put(shared, &[Entry::of_active(active, true)])?;
     if !gone.is_empty() {
         return Ok(()); // retention was faster
@@ -164,7 +164,7 @@ fn trim(shared: &Shared, active: &Active) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes an index so that it is there whole or not at all.
+/// Writes an index atomically: afterwards it exists completely or not at all.
 pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Result<(), Error> {
     let name = id.index_name();
     let temporary = name.clone() + TEMPORARY_SUFFIX;

@@ -1,4 +1,4 @@
-//! A segment that is complete: its log and its index, both mapped, neither ever changed.
+//! A segment that is complete: its log and its index, both mapped, neither of which ever changes.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use crate::{
     topics::{Dictionary, Selection, TopicId, TopicSet},
 };
 
-/// Damaged rows of a segment that are remembered, so that each is counted once.
+/// The most damaged rows of a segment that are remembered, so that each is counted once.
 const DAMAGED_ROWS_MAX: usize = 10_000;
 
 /// See the module.
@@ -38,12 +38,12 @@ pub(super) struct Sealed {
     pub(super) index: Index,
     log: Bytes,
     names: Arc<[TopicName]>,
-    /// The segment's topics: number in the archive, number in the segment; ascending.
+    /// The segment's topics: number in the archive, number in the segment; sorted.
     topics: Vec<(TopicId, u32)>,
     /// The same topics by number in the archive.
     present: TopicSet,
-    /// A bit for each row whose checksum was found right since the segment was opened. Every record is verified before it
-    /// is served for the first time; afterwards the page cache is trusted, as the rest of memory is.
+    /// A bit for each row whose checksum was verified since the segment was opened. Every record is verified before it is served
+    /// for the first time; afterwards the page cache is trusted like the rest of memory.
     verified: Vec<AtomicU64>,
     columns: OnceLock<bool>,
     damaged: Counter,
@@ -106,7 +106,7 @@ impl Sealed {
         })
     }
 
-    /// Says that every record was verified, or written, by this process.
+    /// Marks every record as verified, because this process has verified or written it.
     pub(super) fn trust_all(&self) {
         for word in &self.verified {
             word.store(u64::MAX, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Sealed {
         &self.log
     }
 
-    /// The topics with their numbers of messages.
+    /// The topics with their message counts.
     pub(super) fn topic_counts(&self) -> Vec<(TopicId, u64)> {
         self.topics.iter().map(|(id, local)| (*id, self.index.topic_rows(*local) as u64)).collect()
     }
@@ -164,7 +164,7 @@ impl Sealed {
         Ok(offsets)
     }
 
-    /// Whether a row with this key is there; a damaged one counts as there no longer.
+    /// Whether a row with this key exists; a damaged one no longer counts.
     pub(super) fn contains(&self, key: Key) -> Result<bool, Error> {
         let budget = Budget::unlimited();
         self.check_columns(&budget)?;
@@ -175,7 +175,7 @@ impl Sealed {
     /// Verifies the index's columns when the segment is first used.
     fn check_columns(&self, budget: &Budget) -> Result<(), Error> {
         if self.columns.get().is_none() && !budget.spend(self.index.bytes().len()) {
-            return Ok(()); // the answer is thrown away
+            return Ok(()); // the answer is discarded
         }
         if self.columns_are_sound() {
             return Ok(());
@@ -206,7 +206,7 @@ impl Sealed {
         first.into_iter().chain(last).all(|(offset, timestamp)| self.has_record(*offset, *timestamp))
     }
 
-    /// How many rows can be served: whose records are sound.
+    /// How many rows can be served because their records are sound.
     pub(super) fn sound_rows(&self) -> usize {
         let offsets = self.index.offsets().iter().zip(self.index.timestamps());
         offsets.filter(|(offset, timestamp)| self.has_record(**offset, **timestamp)).count()
@@ -219,7 +219,7 @@ impl Sealed {
         message.is_some_and(|message| message.timestamp.0 == timestamp)
     }
 
-    /// The rows of the range, by number.
+    /// The numbers of the rows in the range.
     fn rows_in(&self, find: &Find<'_>) -> Range<usize> {
         let range = find.range;
         let first = self.first_row(range.from.timestamp, |key| range.is_before(key));
@@ -228,8 +228,8 @@ impl Sealed {
         first..end.max(first)
     }
 
-    /// The first row for which `is_before` is false; among keys of other timestamps than `timestamp` the timestamp
-    /// decides, so that hashes are read only where they must be.
+    /// The first row for which `is_before` is false. For keys with timestamps other than `timestamp` the timestamp decides, so
+    /// that hashes are read only when needed.
     fn first_row(&self, timestamp: Timestamp, is_before: impl Fn(Key) -> bool) -> usize {
         let timestamps = self.index.timestamps();
         let mut low = timestamps.partition_point(|other| *other < timestamp.0);
@@ -271,7 +271,7 @@ impl Sealed {
     }
 
     /// Walks a column over a range of rows and adds those that are wanted, 64 rows at a time: as many as share a word of
-    /// `verified`, so that one look at it serves them all.
+    /// `verified`, so that one load of it serves them all.
     fn scan<T>(
         &self,
         find: &Find<'_>,
@@ -316,7 +316,7 @@ impl Sealed {
         });
     }
 
-    /// The rows of one topic that lie in `rows`, in the direction of the query.
+    /// The rows of one topic that are in `rows`, in the direction of the query.
     fn posting(
         &self,
         local: u32,
@@ -367,13 +367,13 @@ impl Sealed {
         }
     }
 
-    /// Whether the record of a row is undamaged and the one that the index means.
+    /// Whether the record of a row is undamaged and the one that the index refers to.
     #[cold]
     fn verify(&self, row: usize, budget: &Budget) -> bool {
         let offset = self.index.offsets().get(row).copied().unwrap_or_default();
         let record = Record::read(&self.log, offset as usize);
         if !budget.spend(record.map_or(0, |record| record.len())) {
-            return false; // the answer is thrown away
+            return false; // the answer is discarded
         }
         let record = record.filter(|record| record.is_sound(self.id.seed()));
         let timestamp = record.and_then(|record| record.message()).map(|message| message.timestamp.0);
@@ -393,8 +393,8 @@ impl Sealed {
     }
 }
 
-/// Adds the offsets of the wanted among at most 64 rows. Without a branch on each row: whether the next one is wanted can't
-/// be foreseen, and a branch that is guessed wrongly costs ten times as much as a store that is overwritten.
+/// Adds the offsets of the wanted ones among at most 64 rows. There is no branch on each row: whether the next one is wanted
+/// can't be predicted, and a mispredicted branch costs ten times as much as a store that is overwritten.
 #[inline]
 fn add_wanted<T>(
     column: &[T],

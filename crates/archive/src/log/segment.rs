@@ -1,4 +1,4 @@
-//! What a query sees of the archive: a list of segments, each active or sealed.
+//! The archive as a query sees it: a list of segments, each active or sealed.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -7,8 +7,8 @@ use restante_core::{Key, MessageHash, Timestamp};
 use super::{active::Active, sealed::Sealed};
 use crate::{Direction, Error, Part, PartStats, plan, query::KeyRange, topics::Selection};
 
-/// Segments in the order of their sequence numbers. The list itself never changes: adding or removing a segment puts a new
-/// list in its place, so that a query works on one list from beginning to end.
+/// Segments in the order of their sequence numbers. The list itself never changes: adding or removing a segment replaces it, so
+/// that a query works on one list from beginning to end.
 pub(super) type Segments = Arc<Vec<Segment>>;
 
 #[derive(Clone)]
@@ -33,7 +33,7 @@ impl Span {
         self.oldest <= other.newest && other.oldest <= self.newest
     }
 
-    /// Whether some key of the span may lie in the range.
+    /// Whether a key of the span may be in the range.
     pub(super) fn touches(&self, range: &KeyRange) -> bool {
         let last = Key { timestamp: self.newest, message_hash: MessageHash::MAX };
         let first = Key { timestamp: self.oldest, message_hash: MessageHash::MIN };
@@ -52,8 +52,8 @@ pub(super) struct Find<'a> {
     pub(super) budget: &'a Budget,
 }
 
-/// How many bytes a query may verify, and so perhaps wait for, on the thread that it runs on. What is verified once costs
-/// nothing afterwards. When the budget is spent the query ends early, and its answer must be thrown away.
+/// How many bytes a query may verify, and so perhaps wait for, on the thread that it runs on. What is verified once costs nothing
+/// afterwards. When the budget is exceeded the query ends early, and its answer must be discarded.
 pub(super) struct Budget {
     bytes: Cell<usize>,
     is_spent: Cell<bool>,
@@ -150,7 +150,7 @@ impl Segment {
         }
     }
 
-    /// Whether a row with this key is there.
+    /// Whether a row with this key exists.
     pub(super) fn contains(&self, key: Key) -> Result<bool, Error> {
         match self {
             Self::Active(active) => Ok(active.contains(key)),
@@ -183,7 +183,7 @@ impl Segment {
     }
 }
 
-/// The way to the rows of `topics` wanted topics that have `rows` rows in a segment.
+/// The access path to the rows of `topics` wanted topics that have `rows` rows in a segment.
 pub(super) fn access(
     find: &Find<'_>,
     range_rows: usize,

@@ -1,5 +1,5 @@
-//! The list of segments: what each of them had when it was written down. A segment that has less, or is gone, has lost
-//! messages; one that retention removed was taken from the list first. `docs/formats/log.md` describes the file.
+//! The list of segments: what each of them had when it was listed. A segment that has less, or is gone, has lost messages; a
+//! segment that retention removes is removed from the list first. `docs/formats/log.md` describes the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +23,13 @@ use super::{
 };
 use crate::Error;
 
-/// What is known of a segment that has no time: it may have any.
+/// The span of a segment whose timestamps are unknown: it may have any.
 const ANY_TIME: Span = Span { oldest: Timestamp::MIN, newest: Timestamp::MAX };
 
-/// Reads of a list that looks damaged: a server may be writing to it.
+/// Attempts to read a list that looks damaged: a server may be writing to it.
 const READS_MAX: u32 = 3;
 
-/// What a segment has at least.
+/// The minimum contents of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
@@ -39,7 +39,7 @@ pub(super) struct Entry {
     /// Bytes of the log that were durable.
     pub(super) log_len: u64,
     pub(super) span: Span,
-    /// Whether it takes no more messages: then it has exactly this.
+    /// Whether it accepts no more messages: then its contents are exactly these.
     pub(super) is_sealed: bool,
 }
 
@@ -66,13 +66,13 @@ impl Entry {
         }
     }
 
-    /// What the header of an index says.
+    /// The entry according to the header of an index.
     pub(super) fn of_index(sequence: u64, summary: &IndexSummary) -> Self {
         let IndexSummary { rows, log_len, salt, span } = *summary;
         Self { sequence, salt, rows, log_len, span: span.unwrap_or(ANY_TIME), is_sealed: true }
     }
 
-    /// What the segment has at least when both are true.
+    /// The minimum contents of the segment if both are true.
     pub(super) fn and(self, other: Self) -> Self {
         let more = if other.rows >= self.rows { other } else { self };
         Self { is_sealed: self.is_sealed || other.is_sealed, ..more }
@@ -81,7 +81,7 @@ impl Entry {
 
 pub(super) type Entries = BTreeMap<u64, Entry>;
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) entries: Entries,
@@ -90,10 +90,10 @@ pub(super) struct Listed {
     slots: Vec<Option<u64>>,
 }
 
-/// How the file is.
+/// The condition of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListState {
-    /// There is none: the archive was written before there was one, or it is new.
+    /// It does not exist: the archive is new, or was written before there were lists.
     #[default]
     Absent,
     Sound,
@@ -146,8 +146,8 @@ impl Listed {
     }
 }
 
-/// The list while the archive is open. What is in memory counts; the file follows it, and is tried again with the next
-/// change when it could not be written.
+/// The list while the archive is open. The copy in memory is authoritative; the file follows it, and if it could not be written,
+/// the next change tries again.
 #[derive(Default)]
 pub(super) struct SegmentList {
     entries: RwLock<Entries>,
@@ -156,7 +156,7 @@ pub(super) struct SegmentList {
 
 #[derive(Default)]
 struct ListFile {
-    /// `None` until it is made, or made anew.
+    /// `None` until it is created, or created again.
     file: Option<Box<dyn DiskFile>>,
     /// The sequence number in each slot after the header.
     slots: Vec<Option<u64>>,
@@ -167,17 +167,17 @@ struct ListFile {
 }
 
 impl SegmentList {
-    /// What is listed now.
+    /// The current entries.
     pub(super) fn entries(&self) -> Entries {
         self.entries.read().clone()
     }
 
-    /// Takes entries over, and leaves the file as it is.
+    /// Takes over entries without writing the file.
     pub(super) fn take(&self, entries: Entries) {
         *self.entries.write() = entries;
     }
 
-    /// Takes entries over and writes those that the file does not have. When that fails they count all the same.
+    /// Takes over entries and writes those that the file does not have. When writing fails they are in effect all the same.
     pub(super) fn adopt(&self, disk: &dyn Disk, listed: Listed, entries: Entries) -> Result<(), Error> {
         let mut file = self.file.lock();
         self.take(entries);
@@ -209,7 +209,7 @@ impl SegmentList {
         self.flush(disk, &mut file)
     }
 
-    /// Lists segments before their indexes are there; returns those that are being removed instead.
+    /// Lists segments before their indexes exist; returns those that are being removed instead.
     pub(super) fn put(&self, shared: &Shared, entries: &[Entry]) -> Result<Vec<u64>, Error> {
         let mut file = self.file.lock();
         let mut gone = Vec::new();
@@ -231,8 +231,8 @@ impl SegmentList {
         Ok(gone)
     }
 
-    /// Takes segments from the list before their files go; returns what was listed. A list that can't be written holds up
-    /// nothing, because removing may be what gives a full disk space: it is written once more by [`SegmentList::retired`].
+    /// Removes segments from the list before their files are removed; returns what was listed. If the list can't be written this
+    /// continues, because removing files may be what frees space on a full disk: [`SegmentList::retired`] writes the list again.
     pub(super) fn retire(&self, shared: &Shared, sequences: &[u64]) -> Entries {
         let mut file = self.file.lock();
         let mut taken = Entries::new();
@@ -247,7 +247,7 @@ impl SegmentList {
         taken
     }
 
-    /// Ends [`SegmentList::retire`]; `kept` is what could not be removed.
+    /// Ends [`SegmentList::retire`]; `kept` has the segments that could not be removed.
     pub(super) fn retired(&self, shared: &Shared, sequences: &[u64], kept: Entries) {
         let mut file = self.file.lock();
         for (sequence, entry) in kept {
@@ -264,7 +264,7 @@ impl SegmentList {
         }
     }
 
-    /// Writes what has changed, durably.
+    /// Writes the changed slots, durably.
     fn flush(&self, disk: &dyn Disk, list: &mut ListFile) -> Result<(), Error> {
         let entries = self.entries();
         let failed = |error| Error::io("write", LIST_NAME, error);
@@ -286,7 +286,7 @@ impl SegmentList {
             file.write_at(&bytes, ((slot + 1) * LIST_SLOT_BYTES) as u64).map_err(failed)?;
         }
         file.sync().map_err(failed)?;
-        // Slots of entries that were taken are free from now on.
+        // Slots of entries that were removed are free from now on.
         for slot in list.slots.iter_mut() {
             *slot = slot.filter(|sequence| entries.contains_key(sequence));
         }
@@ -296,7 +296,7 @@ impl SegmentList {
 }
 
 impl ListFile {
-    /// Notes that the entry of a segment has changed, and gives it a slot if it has none.
+    /// Notes that the entry of a segment has changed, and assigns a slot if it has none.
     fn change(&mut self, sequence: u64) {
         let known = self.slots.iter().position(|slot| *slot == Some(sequence));
         let slot = known.or_else(|| self.slots.iter().position(Option::is_none)).unwrap_or(self.slots.len());
@@ -346,7 +346,7 @@ mod tests {
         Entry { sequence, salt: sequence, rows, log_len: 100, span, is_sealed: true }
     }
 
-    /// An archive with these segments, as far as the list looks at them.
+    /// An archive with these segments, as far as the list needs them.
     fn shared(folder: &std::path::Path, sequences: &[u64]) -> Arc<Shared> {
         let shared = share(Arc::new(Folder::new(folder)), &config(), None);
         shared.change_segments(|segments| {

@@ -1,4 +1,4 @@
-//! The reference model: a `BTreeMap` in the archive's order, every query a filter over all of it. Slow, and obviously right.
+//! The reference model: a `BTreeMap` in the archive's order; every query filters all of it. Slow, and obviously right.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -131,7 +131,7 @@ fn page_of(mut found: Vec<&Message>, query: &Query) -> Page {
     }
 }
 
-/// The days that have messages, in UTC. Keys are given in order.
+/// The days that have messages, in UTC. Keys arrive in order.
 fn days_of<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<PartStats> {
     let mut days: Vec<PartStats> = Vec::new();
     let day_of = |timestamp: Timestamp| timestamp.nanos().div_euclid(DAY_NANOS);

@@ -1,4 +1,4 @@
-//! Storing messages: a few tasks, each with a connection of its own, take what waits and store it in one transaction.
+//! Storing messages: a few tasks, each with its own connection, take the waiting appends and store them in one transaction.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -21,17 +21,17 @@ use crate::{
     waiting::Append,
 };
 
-/// What one transaction stores at most, unless a single append has more.
+/// The most that one transaction stores, unless a single append has more.
 const GROUP: GroupLimit = GroupLimit { messages: 4_096, bytes: 8 << 20 };
-/// What one statement stores at most: it lies in memory on both sides.
+/// The most rows that one statement stores: they are in memory on both sides.
 const STATEMENT_ROWS: usize = 2_048;
 const STATEMENT_BYTES: usize = 16 << 20;
-/// Statements of one transaction at most: each may lock the table of another window.
+/// The most statements of one transaction: each may lock the table of another window.
 const STATEMENTS_PER_TRANSACTION: usize = 32;
-/// How often storing is begun anew because another server has changed the windows, or two servers were in each other's way.
+/// How often storing starts over because another server has changed the windows, or two servers have conflicted.
 const ATTEMPTS: usize = 5;
 
-/// Stores what comes until the queue is closed.
+/// Stores the appends that arrive until the queue is closed.
 pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
     loop {
         let group = waiting.lock().await.group(GROUP).await;
@@ -42,7 +42,7 @@ pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
             answer_all(group, result);
             continue;
         }
-        // What is wrong with one append is not the error of the others.
+        // An error of one append must not fail the others.
         for append in group {
             let alone = vec![append];
             let result = store(&shared, &alone).await;
@@ -55,7 +55,7 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
     let begun = Instant::now();
     let mut messages: Vec<&Message> = group.iter().flat_map(|append| &append.messages).collect();
     let mut places: Vec<usize> = (0..messages.len()).collect();
-    // All servers store in the order of keys, so that none waits for another that waits for it.
+    // All servers store in key order, so that they can't deadlock.
     places.sort_by_key(|place| messages.get(*place).map(|message| message.key()));
     messages.sort_by_key(|message| message.key());
     shared.metrics.commit_messages.observe(messages.len() as f64);
@@ -70,7 +70,7 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
     Ok(answers)
 }
 
-/// Stores messages that are sorted by key; returns of each whether it is new.
+/// Stores messages that are sorted by key; returns for each whether it is new.
 async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool>, Error> {
     let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0, tried: 0 };
     let mut attempt = 1;
@@ -78,7 +78,7 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
         let lease = shared.database.writer().await?;
         let connection = lease.connection.clone();
         let step = async {
-            // A server that prunes as fast as windows are made waits here once.
+            // A server that prunes as fast as windows are created waits here once.
             let keeps_pruning_out = attempt >= ATTEMPTS / 2;
             if keeps_pruning_out {
                 connection
@@ -113,7 +113,7 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
     }
 }
 
-/// How far a group is stored: what a transaction has committed stays committed when a later one has to be repeated.
+/// How many messages of a group are stored: what a transaction has committed stays committed when a later one has to be repeated.
 struct Progress {
     is_stored: Vec<bool>,
     done: usize,
@@ -125,8 +125,8 @@ struct Progress {
 impl Progress {
     /// Records which of the next messages a transaction has stored.
     ///
-    /// When it has stored none of those that an earlier transaction had tried, the earlier one was committed, so that they count as
-    /// stored. When it has stored any of them, the earlier one was not committed.
+    /// If it stored none of those that an earlier transaction had tried, the earlier one was committed, so that they count as
+    /// stored. If it stored any of them, the earlier one was not committed.
     fn take(&mut self, flags: &[Flag]) {
         let tried = self.tried.saturating_sub(self.done);
         let was_committed = !flags.iter().take(tried).any(|flag| *flag == Flag::New);
@@ -142,14 +142,14 @@ impl Progress {
     }
 }
 
-/// What a transaction says of a message.
+/// The outcome of a message in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flag {
-    /// It has stored it.
+    /// It was stored.
     New,
-    /// It was there.
+    /// It was already there.
     Found,
-    /// The group has it twice, and this is not the first.
+    /// The group has it twice, and this is not the first occurrence.
     Repeated,
 }
 
@@ -183,14 +183,14 @@ async fn transact(
     Ok(())
 }
 
-/// How many of the messages, sorted by key, lie in as many windows as one transaction may touch.
+/// How many of the messages, sorted by key, are in as many windows as one transaction may touch.
 fn first_windows(messages: &[&Message], window_ns: i64) -> usize {
     let window = |message: &&Message| message.timestamp.0.div_euclid(window_ns);
     let by_window = messages.chunk_by(|one, other| window(one) == window(other));
     by_window.take(STATEMENTS_PER_TRANSACTION).map(<[&Message]>::len).sum()
 }
 
-/// Finds each message's window and topic number, after making windows and registering topics that are missing.
+/// Finds each message's window and topic number, after creating windows and registering topics that are missing.
 async fn place(
     shared: &Shared,
     connection: &Connection,
@@ -216,7 +216,7 @@ struct Chunk<'a> {
     places: &'a [(Window, TopicId)],
 }
 
-/// Cuts messages, sorted by key, into statements for one transaction.
+/// Splits messages, sorted by key, into statements for one transaction.
 fn chunks<'a>(messages: &'a [&'a Message], places: &'a [(Window, TopicId)]) -> Vec<Chunk<'a>> {
     let mut chunks = Vec::new();
     let mut begin = 0;
@@ -249,7 +249,7 @@ impl Chunk<'_> {
         connection.prepared((self.window.generation, select), sql).await.doing("store messages")
     }
 
-    /// Stores the chunk in a transaction of its own.
+    /// Stores the chunk in a separate transaction.
     async fn insert(
         &self,
         connection: &Connection,
@@ -283,7 +283,7 @@ impl Chunk<'_> {
         Ok(stored)
     }
 
-    /// What became of each message.
+    /// The outcome of each message.
     fn flags(&self, stored: &Stored) -> impl Iterator<Item = Flag> {
         let mut last = None;
         self.messages.iter().map(move |message| {
@@ -306,8 +306,8 @@ impl Chunk<'_> {
     }
 }
 
-/// Stores several chunks in one transaction, sent without waiting for each one's answer. When one fails, the connection is not
-/// used again, and the server takes back what the others did.
+/// Stores several chunks in one transaction, sent without waiting for each answer. When one fails, the connection is not used
+/// again, and the server rolls back the others.
 async fn insert_all(
     connection: &Connection,
     chunks: &[Chunk<'_>],

@@ -13,9 +13,9 @@ pub(super) fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     let class = state.code().get(..2).unwrap_or_default();
     match class {
         _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
-        // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords.
-        // So is what an operator mends while we wait: a database that isn't there, a right that was taken away, a primary that
-        // has become a standby.
+        // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords. Also what an
+        // operator may repair while we wait: a database that doesn't exist, a revoked privilege, a primary that has become a
+        // standby.
         "08" | "25" | "28" | "3D" | "40" | "53" | "55" | "57" | "58" => ErrorKind::Unavailable,
         "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Unavailable,
         // Windows changed faster than the attempts that were made.
@@ -51,11 +51,11 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     shown
 }
 
-/// The error of an attempt, with the database's own error, which decides whether another attempt makes sense.
+/// The error of an attempt, including the database's own error, which decides whether another attempt makes sense.
 #[derive(Debug)]
 pub(super) enum AttemptError {
     Database(&'static str, tokio_postgres::Error),
-    /// Pruning dropped windows again and again between their making and their use.
+    /// Pruning dropped windows again and again between their creation and their use.
     WindowsDropped,
     Other(Error),
 }
@@ -72,7 +72,7 @@ impl AttemptError {
         }
     }
 
-    /// What the database said.
+    /// The error code of the database.
     pub(super) fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Database(_, error) => error.code(),
@@ -80,7 +80,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether the connection is as good as before: everything that was asked was answered.
+    /// Whether the connection is still usable: everything that was sent was answered.
     pub(super) fn leaves_no_trace(&self) -> bool {
         match self {
             Self::Database(..) | Self::WindowsDropped => false,
@@ -88,8 +88,8 @@ impl AttemptError {
         }
     }
 
-    /// Whether a commit may have been made although it has failed: the connection ended before the answer came. Any other error of
-    /// the database says that the transaction was rolled back.
+    /// Whether a commit may have been applied although it failed: the connection ended before the answer arrived. After any other
+    /// error of the database the transaction was rolled back.
     pub(super) fn is_outcome_unknown(&self) -> bool {
         match self {
             Self::Database(_, error) => {
@@ -100,7 +100,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether the same may succeed at once on another connection, or now that another transaction has ended.
+    /// Whether the same request may succeed at once on another connection, or now that another transaction has ended.
     pub(super) fn is_worth_repeating(&self) -> bool {
         match self {
             Self::Database(_, error) => {
@@ -109,7 +109,7 @@ impl AttemptError {
                     SqlState::T_R_SERIALIZATION_FAILURE,
                     SqlState::ADMIN_SHUTDOWN,
                     SqlState::CRASH_SHUTDOWN,
-                    // What failed was said to a statement before.
+                    // The cause was reported to an earlier statement.
                     SqlState::IN_FAILED_SQL_TRANSACTION,
                 ];
                 error.is_closed() || error.code().is_some_and(|state| passing.contains(state))
@@ -138,7 +138,7 @@ impl From<Error> for AttemptError {
     }
 }
 
-/// Says what a statement was for, should it fail.
+/// Adds to an error what the statement was for.
 pub(super) trait Doing<T> {
     fn doing(self, what: &'static str) -> Result<T, AttemptError>;
 }

@@ -1,12 +1,12 @@
-//! What every server knows of the database: its windows, its topics, and which topics occur in which window.
+//! What every server knows about the database: its windows, its topics, and which topics occur in which window.
 //!
-//! The catalogue in memory is never older than what the database said at some moment, and a query checks that it is not
-//! too old: a server that adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
-//! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Removing
-//! windows raises `state.drops`, and the catalogue is read anew.
+//! The catalogue in memory is never older than the state of the database at some moment, and a query checks that it is not out of
+//! date: a server that adds a topic to a window, or a window, raises `state.sequence` in the same transaction and locks that row
+//! until the commit. So numbers become visible in order, and "nothing newer than n" needs one read of one row. Removing windows
+//! raises `state.drops`, and the catalogue is reloaded.
 //!
-//! A failover may take registrations back, and another server may give the same numbers to other topics then. So the catalogue is
-//! of one *instance* (see [`Connection::instance`]), and messages are only stored over a connection to that one.
+//! A failover may undo registrations, and another server may then assign the same numbers to other topics. So the catalogue
+//! belongs to one *instance* (see [`Connection::instance`]), and messages are only stored over a connection to that instance.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -26,16 +26,16 @@ use crate::{
     topics::{Dictionary, Selection, TopicId},
 };
 
-/// Windows that an archive has at most: each is a table with three indexes, and every query may look at all of them.
+/// The most windows of an archive: each is a table with three indexes, and every query may read all of them.
 const WINDOWS_MAX: usize = 10_000;
-/// Notes that are remembered, so that a query sees whether new topics concern it.
+/// Notes that are remembered, so that a query can tell whether new topics concern it.
 const NOTES_MAX: usize = 4_096;
-/// How long making a window waits for a lock on the partitioned table: meanwhile nothing can be registered.
+/// How long creating a window waits for a lock on the partitioned table: meanwhile nothing can be registered.
 const LOCK_TIMEOUT_MS: u32 = 2_000;
 /// Counts that one statement writes.
 const COUNTS_PER_STATEMENT: usize = 1_000;
 
-/// A stretch of time with a table of its own.
+/// A range of time with its own table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) generation: i64,
@@ -53,7 +53,7 @@ impl Window {
         leaf_name(self.generation)
     }
 
-    /// Whether rows of the window can lie in a range.
+    /// Whether rows of the window can be in a range.
     fn touches(&self, range: &KeyRange) -> bool {
         let ends_before = self.end_ns <= range.from.timestamp.0 && self.end_ns != i64::MAX;
         let begins_behind = range.until.is_some_and(|until| self.first_ns > until.timestamp.0);
@@ -65,7 +65,7 @@ impl Window {
 #[derive(Clone, Debug)]
 struct Known {
     window: Window,
-    /// Messages of each topic: roughly, for plans; that a topic is among them is exact.
+    /// Approximate messages of each topic, for plans; which topics occur is exact.
     topics: HashMap<TopicId, u64, RandomState>,
     /// Their sum.
     messages: u64,
@@ -79,15 +79,15 @@ struct State {
     dictionary: Dictionary,
     sequence: i64,
     drops: i64,
-    /// Rises with each note.
+    /// Incremented with each note.
     version: u64,
-    /// What was noted last: the version, the window's first nanosecond, the topic.
+    /// The last notes: the version, the window's first nanosecond, the topic.
     notes: VecDeque<(u64, i64, TopicId)>,
     /// The instance that the catalogue was read from.
     instance: String,
 }
 
-/// A window that a query may have to look at.
+/// A window that a query may have to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) window: Window,
@@ -96,16 +96,16 @@ pub(super) struct Candidate {
     pub(super) wanted_messages: u64,
     /// How many wanted topics occur in it.
     pub(super) wanted_topics: usize,
-    /// How many messages the part of it that was read last had, divided by those of an average part of the same length of time.
+    /// The number of messages in the part that was read last, divided by that of an average part of the same length of time.
     pub(super) density: f64,
-    /// Whether a part of it had far more messages than were expected, or more bytes than a page takes.
+    /// Whether a part of it had far more messages than expected, or more bytes than fit on a page.
     pub(super) is_uneven: bool,
 }
 
-/// What the catalogue says to a query.
+/// The catalogue's answer to a query.
 pub(super) struct Answer {
     pub(super) selection: Selection,
-    /// The windows that lie in the range, in the order of time.
+    /// The windows in the range, in the order of time.
     pub(super) windows: Vec<Window>,
     pub(super) sequence: i64,
     pub(super) drops: i64,
@@ -122,13 +122,13 @@ pub(super) struct Catalog {
     topic_bits: fn(&str) -> TopicBits,
 }
 
-/// What is missing before messages can be stored.
+/// What has to be registered or loaded before messages can be stored.
 pub(super) enum Missing<'a> {
     /// Windows for these timestamps.
     Windows(Vec<i64>),
     /// Topics of windows: the generation, the channel, the topic.
     Topics(Vec<(i64, &'a str, &'a str)>),
-    /// The catalogue of this instance: what is known is another one's.
+    /// The catalogue of this instance: the one in memory is another's.
     Catalog,
 }
 
@@ -152,7 +152,7 @@ impl Catalog {
         Answer { selection, windows, sequence, drops, version }
     }
 
-    /// Whether what the catalogue has learnt since an answer could have changed what a query finds.
+    /// Whether what the catalogue has learnt since an answer could have changed the result of a query.
     pub(super) fn has_changed(&self, query: &Query, range: &KeyRange, before: &Answer) -> bool {
         let state = self.state.read();
         let is_forgotten = state.notes.front().is_some_and(|(oldest, ..)| *oldest > before.version + 1);
@@ -178,7 +178,7 @@ impl Catalog {
         false
     }
 
-    /// What a window may have for a query; `None` when it has nothing.
+    /// What a window may have for a query; `None` if nothing.
     pub(super) fn candidate(&self, window: &Window, selection: &Selection) -> Option<Candidate> {
         let state = self.state.read();
         let known = state.windows.get(&window.first_ns)?;
@@ -187,7 +187,7 @@ impl Catalog {
         may_have_rows.then_some(candidate)
     }
 
-    /// Notes how dense a part of a window was, and whether it was too large. Plans use it until the catalogue is read anew.
+    /// Notes how dense a part of a window was, and whether it was too large. Plans use it until the catalogue is reloaded.
     pub(super) fn note_part(&self, window: &Window, density: f64, is_too_large: bool) {
         if let Some(known) = self.state.write().windows.get_mut(&window.first_ns) {
             known.density = density;
@@ -220,13 +220,13 @@ impl Catalog {
         self.state.read().windows.len()
     }
 
-    /// Whether nothing is newer than what is known.
+    /// Whether the catalogue is up to date with these numbers.
     pub(super) fn is_at(&self, sequence: i64, drops: i64) -> bool {
         let state = self.state.read();
         state.sequence >= sequence && state.drops == drops
     }
 
-    /// Where messages go in an instance, as of one moment: the window and the topic's number of each.
+    /// Where messages belong in an instance, as of one moment: the window and the topic number of each.
     pub(super) fn place<'a>(
         &self,
         instance: &str,
@@ -281,8 +281,8 @@ impl Catalog {
         }
     }
 
-    /// Writes the counts of topics to the database. They serve plans alone, so they are written now and then, and lost
-    /// without harm.
+    /// Writes the counts of topics to the database. They are only used for plans, so they are written now and then, and losing
+    /// them does no harm.
     pub(super) async fn write_counts(&self, connection: &Connection) -> Result<(), AttemptError> {
         let taken = std::mem::take(&mut *self.uncounted.lock());
         let mut counts: Vec<((i64, TopicId), u64)> = taken.into_iter().collect();
@@ -305,13 +305,13 @@ impl Catalog {
         }
     }
 
-    /// Reads everything anew.
+    /// Reloads everything.
     pub(super) async fn load(&self, connection: &Connection) -> Result<(), AttemptError> {
         let _turn = self.reading.lock().await;
         self.load_in_turn(connection).await
     }
 
-    /// Reads everything anew at the first use of a connection that reaches another instance.
+    /// Reloads everything at the first use of a connection that reaches another instance.
     pub(super) async fn load_if_other(&self, connection: &Connection) -> Result<(), AttemptError> {
         if connection.is_first_use() && !self.is_of(connection) {
             self.load(connection).await?;
@@ -337,8 +337,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Reads what is newer than what is known. When the connection reaches another instance, or the database has gone back to an
-    /// older state, everything is read anew.
+    /// Reads what is newer than the catalogue. When the connection reaches another instance, or the database has gone back to an
+    /// older state, everything is reloaded.
     pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), AttemptError> {
         let _turn = self.reading.lock().await;
         if !self.is_of(connection) {
@@ -380,12 +380,13 @@ impl Catalog {
         state.take_drops(drops);
     }
 
-    /// Notes that topics that occur nowhere were removed, which are already forgotten here; `drops` is the number of this removal.
+    /// Notes that topics that occur nowhere were removed, which are already forgotten here; `drops` is the number of this
+    /// removal.
     pub(super) fn take_drops(&self, drops: i64) {
         self.state.write().take_drops(drops);
     }
 
-    /// Makes windows for timestamps that have none, and loads them.
+    /// Creates windows for timestamps that have none, and loads them.
     pub(super) async fn make_windows(
         &self,
         connection: &Connection,
@@ -396,7 +397,7 @@ impl Catalog {
         self.refresh(connection).await
     }
 
-    /// Gives topics their numbers and notes that they occur in windows.
+    /// Assigns numbers to topics and notes that they occur in windows.
     pub(super) async fn register(
         &self,
         connection: &Connection,
@@ -415,7 +416,7 @@ impl Catalog {
         let sql = "INSERT INTO window_topics (generation, topic, sequence)
                    SELECT n.*, $3 FROM unnest($1::bigint[], $2::int[]) AS n ON CONFLICT DO NOTHING";
         client.execute(sql, &[&generations, &ids, &sequence]).await.doing(what)?;
-        // Synced, because what is kept in memory must not outlive what a crash of the server takes back.
+        // Synced, because the catalogue in memory must not have entries that a crash of the server undoes.
         client.batch_execute("COMMIT").await.doing(what)?;
         let mut state = self.state.write();
         if state.instance == connection.instance {
@@ -519,7 +520,7 @@ impl State {
         }
     }
 
-    /// What another server has removed in between is still unknown.
+    /// Removals by another server in between are still unknown.
     fn take_drops(&mut self, drops: i64) {
         if drops == self.drops + 1 {
             self.drops = drops;
@@ -534,15 +535,14 @@ impl State {
                 self.note(*first_ns, *id as TopicId, channel, topic, 0);
             }
         }
-        // What another server has registered in between is still unknown.
+        // Registrations by another server in between are still unknown.
         if sequence == self.sequence + 1 {
             self.sequence = sequence;
         }
     }
 }
 
-/// Begins a transaction in which everything is read as of one moment. Should it not come to its end, the connection is not used
-/// again.
+/// Begins a transaction in which everything is read as of one moment. If it is not completed, the connection is not used again.
 async fn begin_snapshot(connection: &Connection) -> Result<&Client, AttemptError> {
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     connection.client.batch_execute(begin).await.doing("read its catalogue")?;
@@ -554,7 +554,7 @@ async fn read_state(client: &Client) -> Result<(i64, i64), AttemptError> {
     Ok((get(&row, 0)?, get(&row, 1)?))
 }
 
-/// The windows that there are.
+/// The existing windows.
 async fn read_generations(client: &Client) -> Result<BTreeSet<i64>, AttemptError> {
     let rows = client.query("SELECT generation FROM windows", &[]).await.doing("read its windows")?;
     rows.iter().map(|row| get(row, 0)).collect()
@@ -570,7 +570,7 @@ async fn read_rows(client: &Client, sequence: i64) -> Result<(Vec<Row>, Vec<Row>
     Ok((windows, topics))
 }
 
-/// The numbers of topics; those that have none get the next ones.
+/// The numbers of topics; those that have none are assigned the next ones.
 async fn number_topics(
     client: &Client,
     pairs: &[(i64, &str, &str)],
@@ -605,7 +605,7 @@ async fn number_topics(
     Ok(ids)
 }
 
-/// Makes windows in one transaction, which keeps all other servers from making any.
+/// Creates windows in one transaction, which keeps all other servers from creating any.
 async fn make_some_windows(
     connection: &Connection,
     timestamps: &[i64],
@@ -652,8 +652,8 @@ async fn write_some_counts(
     Ok(())
 }
 
-/// The window that a timestamp wants, cut where others lie; `None` when it lies in one of them. Windows may have been made
-/// with other lengths.
+/// The bounds of a new window for a timestamp, cut where others exist; `None` when one of them covers it. Windows may have been
+/// created with other lengths.
 fn bounds_of(timestamp: i64, window_ns: i64, taken: &BTreeMap<i64, i64>) -> Option<(i64, i64)> {
     let mut first_ns = timestamp.div_euclid(window_ns).saturating_mul(window_ns);
     let mut end_ns = first_ns.saturating_add(window_ns);
@@ -697,7 +697,7 @@ mod tests {
         assert_eq!(bounds_of(-1, 10, &taken), Some((-10, 0)));
         taken.insert(20, 30);
         assert_eq!(bounds_of(29, 10, &taken), None);
-        // Windows were made longer: what is left between is filled.
+        // Windows were made longer: the remaining gap is filled.
         assert_eq!(bounds_of(5, 100, &taken), Some((0, 20)));
         assert_eq!(bounds_of(31, 100, &taken), Some((30, 100)));
     }

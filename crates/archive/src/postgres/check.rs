@@ -1,4 +1,4 @@
-//! What an archive in PostgreSQL holds, and whether it is sound.
+//! The contents of an archive in PostgreSQL, and whether they are sound.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Error, Finding, PartStats, Report, Stats};
 
-/// What the archive holds.
+/// The contents of the archive.
 pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
     let lease = shared.database.reader().await?;
     let connection = lease.connection.clone();
@@ -43,7 +43,7 @@ async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, Att
     Ok(stats)
 }
 
-/// The oldest and the newest timestamp of a window; `None` when it is empty, or gone meanwhile.
+/// The oldest and the newest timestamp of a window; `None` when it is empty, or was removed meanwhile.
 async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp, Timestamp)>, AttemptError> {
     let sql = format!("SELECT min(timestamp), max(timestamp) FROM {}", held.window.leaf());
     let row = match connection.client.query_one(&sql, &[]).await {
@@ -55,7 +55,7 @@ async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp,
 }
 
 /// How many topics occur. A topic is registered before its first message is stored; where no count has been written yet, the
-/// messages themselves are asked.
+/// messages themselves are queried.
 async fn topics(connection: &Connection, held: &[Held]) -> Result<u64, AttemptError> {
     let sql = "SELECT topic, max(generation) FILTER (WHERE messages > 0) IS NOT NULL,
                       array_agg(generation) FILTER (WHERE messages = 0)
@@ -118,7 +118,7 @@ async fn check_on(
     Ok(report)
 }
 
-/// Both ways to count see the same moment, and each goes its own way to the rows: by the table, and by each index.
+/// Both counts see the same moment, and each uses a different path to the rows: the table, and each index.
 async fn check_window(connection: &Connection, held: &Held, report: &mut Report) -> Result<(), AttemptError> {
     let what = "check a window";
     let (leaf, generation) = (held.window.leaf(), held.window.generation);
@@ -234,7 +234,7 @@ async fn rebuild_window(connection: &Connection, leaf: &str, generation: i64) ->
     let what = "rebuild a window";
     let client = &connection.client;
     client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.doing(what)?;
-    // What an attempt that was cut short has left behind.
+    // What an interrupted attempt has left behind.
     let invalid =
         "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = to_regclass($1) AND NOT indisvalid";
     for row in client.query(invalid, &[&leaf]).await.doing(what)? {
@@ -245,8 +245,8 @@ async fn rebuild_window(connection: &Connection, leaf: &str, generation: i64) ->
     client.batch_execute(&recount(leaf, generation)).await.doing(what)
 }
 
-/// Counts a window's messages and topics anew, in one transaction that keeps others from storing into it meanwhile; the state is
-/// held at its end only. Topics without messages stay: another server may be about to store their first one.
+/// Recounts a window's messages and topics in one transaction that keeps others from storing into it meanwhile; the state is
+/// locked only at its end. Topics without messages stay: another server may be about to store their first one.
 fn recount(leaf: &str, generation: i64) -> String {
     format!(
         "BEGIN;

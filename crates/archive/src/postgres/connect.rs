@@ -1,4 +1,4 @@
-//! Connections: a pool that reads and one that writes, opened when they are needed and again when they were lost.
+//! Connections: a pool for reading and one for writing, opened when needed and again when lost.
 
 use std::{
     collections::HashMap,
@@ -31,23 +31,23 @@ use super::{
 };
 use crate::{Config, Error, PostgresUrl};
 
-/// The pause before connecting again after a failure, growing from the first to the second.
+/// The pause before connecting again after a failure, growing from the first value to the second.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
-/// Prepared statements of one connection: five plans of a year of daily windows. When there are more, all are let go.
+/// Prepared statements of one connection: five plans of a year of daily windows. When there are more, all are dropped.
 const STATEMENTS_MAX: usize = 2_000;
-/// Connections for what takes long: pruning, checking, and what is done every few seconds beside.
+/// Connections for long operations: pruning, checking, and the periodic work.
 const UPKEEP_CONNECTIONS: NonZero<usize> = nonzero!(2);
-/// What one system call reads at most.
+/// The most bytes that one system call reads.
 const READ_AHEAD_BYTES: usize = 256 << 10;
 /// How long a host may be silent before its connections are closed.
 const VANISHED: Duration = Duration::from_secs(60);
-/// The port of a server whose URL names none.
+/// The port of a server whose URL has none.
 const PORT: u16 = 5432;
-/// What the network may take beyond the server's own time-out.
+/// What the network may take in addition to the server's own time-out.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The way to the database.
+/// The connections to the database.
 pub(super) struct Database {
     read: Pool<Connector>,
     write: Pool<Connector>,
@@ -74,7 +74,7 @@ impl Database {
             };
             let wait = Some(Duration::from_millis(statement_timeout_ms));
             let timeouts = Timeouts { wait, create: None, recycle: None };
-            // The connection that was used last is used next: it knows the statements.
+            // The connection that was used last is used next: it has the statements prepared.
             Pool::builder(connector)
                 .queue_mode(QueueMode::Lifo)
                 .max_size(size.get())
@@ -92,29 +92,29 @@ impl Database {
         })
     }
 
-    /// A connection for what only reads.
+    /// A connection for reading.
     pub(super) async fn reader(&self) -> Result<Lease, Error> {
         self.lease(&self.read, Some(self.timeout)).await
     }
 
-    /// A further connection for what only reads, if one is free now.
+    /// Another connection for reading, if one is free now.
     pub(super) async fn reader_if_free(&self) -> Option<Lease> {
         let at_once = Timeouts { wait: Some(Duration::ZERO), ..Timeouts::default() };
         let held = self.read.timeout_get(&at_once).await.ok()?;
         Some(self.begin(held, Some(self.timeout)))
     }
 
-    /// A connection for what writes.
+    /// A connection for writing.
     pub(super) async fn writer(&self) -> Result<Lease, Error> {
         self.lease(&self.write, Some(self.timeout)).await
     }
 
-    /// A connection for what is done now and then beside the rest.
+    /// A connection for periodic work.
     pub(super) async fn caretaker(&self) -> Result<Lease, Error> {
         self.lease(&self.upkeep, Some(self.timeout)).await
     }
 
-    /// A connection for upkeep that goes through all messages and may take as long as it likes.
+    /// A connection for upkeep that reads all messages and has no time limit.
     pub(super) async fn maintainer(&self) -> Result<Lease, Error> {
         self.lease(&self.upkeep, None).await
     }
@@ -147,14 +147,14 @@ fn no_connection(error: PoolError<Error>) -> Error {
 /// A connection taken from its pool.
 pub(super) struct Lease {
     pub(super) connection: Arc<Connection>,
-    /// There until the lease ends.
+    /// Set until the lease ends.
     held: Option<Object<Connector>>,
     limit: Option<Duration>,
     reach: Arc<Reach>,
 }
 
 impl Lease {
-    /// Does some work on the connection, but not for ever: a server that hangs is as good as gone.
+    /// Runs some work on the connection, with a time limit: a server that hangs counts as gone.
     pub(super) async fn drive<T>(
         mut self,
         what: &'static str,
@@ -183,8 +183,8 @@ impl Lease {
 }
 
 impl Drop for Lease {
-    /// A connection whose work was given up leaves the pool and is closed: the server takes back what was not committed, and
-    /// lets go of its locks.
+    /// A connection whose work was cancelled leaves the pool and is closed: the server rolls back what was not committed, and
+    /// releases its locks.
     fn drop(&mut self) {
         let is_unfit = self.connection.is_unfit();
         if let Some(held) = self.held.take().filter(|_| is_unfit) {
@@ -193,8 +193,8 @@ impl Drop for Lease {
     }
 }
 
-/// Does some work and moves what it sends and waits for, in one task: two would wake each other for every few rows. When the
-/// connection ends, the work fails at once.
+/// Runs some work and the connection's I/O in one task: two would wake each other for every few rows. When the connection ends,
+/// the work fails at once.
 async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -202,7 +202,7 @@ async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
             return Poll::Ready(done);
         }
         if socket.as_mut().poll(context).is_ready() {
-            // Requests that wait for an answer fail when the connection is dropped, and not when it has ended.
+            // Requests that wait for an answer fail when the connection is dropped, not when it ends.
             *socket = Box::pin(poll_fn(|_| Poll::Ready(Ok(()))));
             return work.as_mut().poll(context);
         }
@@ -222,8 +222,8 @@ fn with_defaults(config: &mut tokio_postgres::Config) {
     }
 }
 
-/// An open transaction that waits for its next statement for so long is ended by the server, which may not notice that its client is
-/// gone: its locks stop all others.
+/// The server ends an open transaction that waits this long for its next statement. It may not notice that its client is gone,
+/// and its locks block all others.
 const IDLE_TIMEOUT_MS: u64 = 20_000;
 
 /// The first statements of each connection: its application name and time-outs.
@@ -237,18 +237,18 @@ fn session(url: &PostgresUrl, statement_timeout_ms: u64, is_writer: bool) -> Str
     )
 }
 
-/// Every statement of ours has one right plan, by an index; what could tempt the planner away from it, when its statistics
-/// are old or a table is nearly empty, is switched off. Rows of a page are sorted in memory.
+/// Every statement of this engine has one right plan, by an index; what could make the planner choose another one, when its
+/// statistics are old or a table is nearly empty, is switched off. Rows of a page are sorted in memory.
 pub(super) const PLANNER: &str = "\
     SET plan_cache_mode = force_generic_plan; SET jit = off; SET work_mem = '32MB'; \
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; \
     SET enable_mergejoin = off; SET enable_material = off; SET max_parallel_workers_per_gather = 0";
 
-/// Names the server process and the database.
+/// Identifies the server process and the database.
 const INSTANCE: &str = "\
     SELECT pg_postmaster_start_time() || ' ' || oid FROM pg_database WHERE datname = current_database()";
 
-/// Makes connections.
+/// Creates connections.
 pub(super) struct Connector {
     options: Arc<ConnectOptions>,
     session: String,
@@ -256,7 +256,7 @@ pub(super) struct Connector {
     reach: Arc<Reach>,
 }
 
-/// What moves the bytes of a connection while it is polled.
+/// The future that moves the bytes of a connection while it is polled.
 type Socket = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
 
 /// A connection in its pool.
@@ -265,15 +265,15 @@ pub(super) struct Held {
     socket: Socket,
 }
 
-/// A connection and the statements that it knows.
+/// A connection and its prepared statements.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// The server process and the database that it reaches. What one instance has committed stays, so long as it has this name:
-    /// after a failover or a restore, which may lack commits, connections have another one.
+    /// The server process and the database that it reaches. What one instance has committed stays as long as this name is the
+    /// same: after a failover or a restore, which may lack commits, connections have another one.
     pub(super) instance: String,
     is_new: AtomicBool,
-    /// A connection whose work was given up, at an error or a time-out, is not used again: it is unknown what it still has to
-    /// say.
+    /// A connection whose work was cancelled, by an error or a time-out, is not used again: it is unknown what it will still
+    /// receive.
     is_at_work: AtomicBool,
     is_abandoned: AtomicBool,
     prepared: Mutex<HashMap<SelectKey, Statement>>,
@@ -298,7 +298,7 @@ impl Connection {
         Ok(statement)
     }
 
-    /// Whether this is called for the first time.
+    /// Whether this is the first call.
     pub(super) fn is_first_use(&self) -> bool {
         self.is_new.swap(false, Ordering::Relaxed)
     }
@@ -309,7 +309,7 @@ impl Connection {
         is_given_up || self.client.is_closed()
     }
 
-    /// Has the connection closed after its work, so that the server need not send what is not read.
+    /// Has the connection closed after its work, so that the server need not send results that are not read.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -334,7 +334,7 @@ impl managed::Manager for Connector {
     }
 
     async fn recycle(&self, held: &mut Held, _: &Metrics) -> RecycleResult<Error> {
-        // The socket was not read since: it shows at once whether the server has closed it.
+        // The socket was not read since: polling it shows at once whether the server has closed it.
         let has_ended = poll_fn(|context| Poll::Ready(held.socket.as_mut().poll(context).is_ready())).await;
         if has_ended || held.connection.is_unfit() {
             return Err(RecycleError::message("the connection was lost, or its work was given up"));
@@ -377,7 +377,7 @@ impl Connector {
         Ok(Held { connection: Arc::new(connection), socket })
     }
 
-    /// Reaches the first of the URL's hosts that answers; returns its name, too.
+    /// Connects to the first of the URL's hosts that answers; returns its name, too.
     async fn dial(&self) -> Result<(TcpStream, &str), Error> {
         let config = &self.options.config;
         let ports = config.get_ports();
@@ -397,7 +397,7 @@ impl Connector {
     }
 }
 
-/// Sends at once, and has a host that has vanished noticed within a minute. Where the system knows one of these settings not,
+/// Sends without delay, and has a host that has vanished noticed within a minute. Where the system lacks one of these settings,
 /// time-outs do the same later.
 fn keep_alive(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -408,7 +408,7 @@ fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_user_timeout(stream, VANISHED.as_millis() as u32);
 }
 
-/// Whether the database is within reach, and when to try again.
+/// Whether the database can be reached, and when to try again.
 pub(super) struct Reach {
     is_lost: AtomicBool,
     loss: Mutex<Loss>,
@@ -428,7 +428,7 @@ impl Reach {
         Self { is_lost: AtomicBool::new(false), loss: Mutex::default(), clock }
     }
 
-    /// Refuses until the back-off has passed: a database that restarts is not stormed.
+    /// Fails until the back-off has passed, so that a database that restarts is not overloaded.
     fn check_back_off(&self) -> Result<(), Error> {
         let loss = self.loss.lock();
         let waits = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
@@ -442,7 +442,7 @@ impl Reach {
         let mut loss = self.loss.lock();
         let is_known = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
         if is_known {
-            return; // another task has met the same error
+            return; // another task has had the same error
         }
         if loss.since.is_none() {
             warn!(problem, "postgres is out of reach");
@@ -466,14 +466,14 @@ impl Reach {
         self.is_lost.store(false, Ordering::Release);
     }
 
-    /// What is wrong, and since when.
+    /// The problem, and since when.
     pub(super) fn problem(&self) -> (Option<String>, Option<Timestamp>) {
         let loss = self.loss.lock();
         (loss.problem.clone(), loss.since)
     }
 }
 
-/// Half to all of a delay, so that several servers don't come back at the same moment.
+/// Half to all of a delay, so that several servers don't retry at the same moment.
 fn jittered(delay: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let chance = RandomState::new().hash_one(0) % 512;

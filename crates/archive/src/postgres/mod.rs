@@ -2,7 +2,7 @@
 //!
 //! `docs/design/archive.md` gives the reasons, `docs/formats/postgres.md` the tables.
 //!
-//! - [`connect`]: connections, lost ones and new ones. [`attempt`]: what an error of the database means.
+//! - [`connect`]: lost and new connections. [`attempt`]: what an error of the database means.
 //! - [`schema`]: tables and statements. [`catalog`]: windows and topics, the same on all servers.
 //! - [`append`], [`query`], [`retention`], [`check`]: the operations of the archive.
 
@@ -45,16 +45,16 @@ use crate::{
     waiting::closed,
 };
 
-/// How often counts of topics are written and windows are made ahead.
+/// How often counts of topics are written and the next windows are created.
 const TURN: Duration = Duration::from_secs(5);
 /// The longest window where retention keeps a size or a number of messages: a day.
 const AMOUNT_WINDOW_SECONDS: u64 = 86_400;
-/// Turns after which the counts of other servers are read.
+/// Ticks after which the counts of other servers are read.
 const TURNS_TO_RELOAD: u32 = 12;
 
-/// Opens the archive in a database, and makes its tables when they aren't there.
+/// Opens the archive in a database, and creates its tables if they don't exist.
 ///
-/// A server that can't be reached is an error, unless `config.is_lazy`: then the tables are looked at when it is there.
+/// A server that can't be reached is an error, unless `config.is_lazy`: then the tables are checked when it can be reached.
 pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Error> {
     let database = Database::new(&url, &config)?;
     let shared = Arc::new(Shared {
@@ -89,8 +89,8 @@ pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Err
     Ok(Opened { archive: postgres.clone(), upkeep: postgres })
 }
 
-/// The first statements of a connection, and every statement that reads messages of a table, so that a test can ask the database
-/// for their plans.
+/// The first statements of a connection, and every statement that reads messages of a table, so that a test can have the database
+/// explain their plans.
 #[doc(hidden)]
 pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
     let mut statements = Vec::new();
@@ -100,8 +100,8 @@ pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
     (connect::PLANNER.to_owned(), statements)
 }
 
-/// The length of a window, cut so that what a time rule can't remove yet is at most an eighth of what it keeps, and what a rule
-/// of size or number can't remove yet is at most a day's.
+/// The length of a window, cut so that the part that a time rule can't remove yet is at most an eighth of what it keeps, and the
+/// part that a rule of size or number can't remove yet is at most a day's.
 fn window_ns(config: &Config) -> i64 {
     let retention = &config.retention;
     let by_time = retention.time_seconds.map_or(u64::MAX, |seconds| (seconds / 8).max(60));
@@ -111,7 +111,7 @@ fn window_ns(config: &Config) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND)
 }
 
-/// What all parts of the engine share.
+/// The state that all parts of the engine share.
 struct Shared {
     database: Database,
     catalog: Catalog,
@@ -119,7 +119,7 @@ struct Shared {
     window_ns: i64,
     is_read_only: bool,
     left_by_prune: parking_lot::Mutex<retention::Left>,
-    /// Set once the tables are known to be there.
+    /// Set once the tables are known to exist.
     is_prepared: tokio::sync::OnceCell<()>,
     is_closed: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -136,8 +136,8 @@ impl Shared {
         format!("SELECT pg_advisory_{what}(hashtextextended('restante prune {}', 0))", self.schema)
     }
 
-    /// Makes sure that the tables are there and the catalogue was read: when the archive is opened, or when the database is
-    /// first within reach.
+    /// Makes sure that the tables exist and the catalogue was read: when the archive is opened, or when the database can be
+    /// reached for the first time.
     async fn prepared(&self) -> Result<(), Error> {
         self.is_prepared.get_or_try_init(|| self.prepare()).await.copied()
     }
@@ -156,7 +156,7 @@ impl Shared {
         Ok(lease.drive("prepare its tables", work).await?)
     }
 
-    /// Reads the catalogue anew: another server has removed windows.
+    /// Reloads the catalogue: another server has removed windows.
     async fn reload(&self) -> Result<(), Error> {
         let lease = self.database.reader().await?;
         let connection = lease.connection.clone();
@@ -164,7 +164,7 @@ impl Shared {
     }
 }
 
-/// Whether the archive is there and of a version that is understood.
+/// Whether the archive exists and has a known version.
 async fn find_tables(connection: &Connection, schema: &str) -> Result<(), Error> {
     match version(connection, schema).await? {
         None => Err(Error::not_found(format!("there is no archive in the schema {schema}"))),
@@ -194,7 +194,7 @@ async fn version(connection: &Connection, schema: &str) -> Result<Option<i32>, E
     Ok(get(&row, 0)?)
 }
 
-/// Brings the tables to the version of this program. Servers that start together take turns.
+/// Upgrades the tables to the version of this program. Servers that start together take turns.
 async fn migrate(connection: &Connection, schema: &str) -> Result<(), Error> {
     let what = "make its tables";
     let lock = format!("SELECT pg_advisory_lock(hashtextextended('restante {schema}', 0))");
@@ -213,7 +213,7 @@ async fn migrate(connection: &Connection, schema: &str) -> Result<(), Error> {
 async fn migrate_from(connection: &Connection, schema: &str, found: i32) -> Result<(), AttemptError> {
     let what = "make its tables";
     let client = &connection.client;
-    // An owner of the schema need not own the database.
+    // The owner of the schema need not own the database.
     let is_there =
         client.query_opt("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&schema]).await.doing(what)?;
     if is_there.is_none() {
@@ -229,7 +229,7 @@ async fn migrate_from(connection: &Connection, schema: &str, found: i32) -> Resu
     client.batch_execute("COMMIT").await.doing(what)
 }
 
-/// Writes counts, reads those of others and makes the next window ahead, now and then.
+/// Periodically writes counts, reads those of others and creates the next window ahead.
 async fn turns(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(TURN);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -260,7 +260,7 @@ async fn turn_once(shared: &Shared) -> Result<(), Error> {
     Ok(lease.drive("do its upkeep", work).await?)
 }
 
-/// Now and one window later, where no window is yet: a window that is made ahead makes no append wait.
+/// Now and one window later, where there is no window yet: a window that is created ahead delays no append.
 fn missing_ahead(shared: &Shared) -> Vec<i64> {
     let now = shared.now().0;
     let windows = shared.catalog.windows();
@@ -268,7 +268,7 @@ fn missing_ahead(shared: &Shared) -> Vec<i64> {
     wanted.into_iter().filter(|at| !windows.iter().any(|window| window.contains(*at))).collect()
 }
 
-/// The engine as doors and operators see it.
+/// The engine behind the traits.
 struct Postgres {
     shared: Arc<Shared>,
     /// `None` when read-only.
@@ -278,7 +278,7 @@ struct Postgres {
 }
 
 impl Postgres {
-    /// The way to the writers, until the archive is closed.
+    /// The queue of the writers, until the archive is closed.
     fn queue(&self) -> Result<&Queue, Error> {
         self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(closed)
     }
@@ -367,7 +367,7 @@ impl Upkeep for Postgres {
             turns.abort();
         }
         if !self.shared.is_read_only && self.shared.is_prepared.initialized() {
-            // The counts serve plans alone: an archive that can't write them is closed all the same.
+            // The counts are only used for plans: an archive that can't write them is closed all the same.
             if let Err(error) = turn_once(&self.shared).await {
                 tracing::debug!(%error, "the counts of topics were not written");
             }

@@ -1,7 +1,7 @@
-//! Answering a query: choose topics, visit the windows in order, ask each in the cheaper way, cut one page.
+//! Answering a query: choose topics, visit the windows in order, query each in the cheaper way, cut one page.
 //!
-//! Statements are sent ahead of the answers as long as it is likely that they are needed, so that a page over many windows
-//! doesn't wait for each of them. The first of them also reads the catalogue's state, which shows whether it was new enough.
+//! Statements are sent ahead of the answers as long as they are likely to be needed, so that a page over many windows doesn't
+//! wait for each of them. The first statement also reads the catalogue's state, which shows whether the catalogue was new enough.
 
 use std::{collections::HashMap, pin::pin};
 
@@ -27,19 +27,20 @@ use crate::{
     topics::{Selection, TopicId},
 };
 
-/// How often a query is begun anew because the catalogue was older than the database, or a plan was wrong.
+/// How often a query starts over because the catalogue was older than the database, or a plan was wrong.
 const ATTEMPTS: usize = 5;
-/// Statements under way at most.
+/// The most statements in flight.
 const STATEMENTS_AHEAD: usize = 32;
-/// A page of at least so many rows is read on two connections.
+/// A page of at least this many rows is read on two connections.
 const WIDE_ROWS: usize = 4_000;
 /// The part of a large page that each of them reads: a little more than half, because counts are rough.
 const WIDE_SHARE: f64 = 0.51;
-/// What will likely give at most this share of a large page is read from its end, see [`Reading::is_read_from_end`].
+/// A part that will likely return at most this share of a large page is read from its end, see [`Reading::is_read_from_end`].
 const FROM_END_SHARE: f64 = 0.6;
 /// Where fewer rows are expected, nothing can be gained or learnt.
 const FROM_END_ROWS_MIN: f64 = 1_000.0;
-/// How much sparser, or denser, than the whole window its next part is assumed to be: after a gap, much would be read in vain.
+/// How much sparser, or denser, than the whole window its next part is assumed to be: after a gap, many rows would be read in
+/// vain.
 const DENSITY_MIN: f64 = 0.25;
 const DENSITY_MAX: f64 = 64.0;
 /// The most rows that are read from an end, in pages.
@@ -48,9 +49,9 @@ const FROM_END_PAGES: usize = 2;
 const SAMPLE_ROWS: usize = 32;
 /// The most memory that is reserved on that estimate.
 const RESERVED_BYTES_MAX: f64 = (16 << 20) as f64;
-/// More rows are asked than are likely needed, because counts are rough.
+/// More rows are requested than are likely needed, because counts are rough.
 const LIKELY: f64 = 1.2;
-/// More topics than this are not looked for in all windows at once.
+/// More topics than this are not read from all windows at once.
 const GATHERED_TOPICS_MAX: usize = 64;
 /// A hash that sorts after all others.
 const BEHIND_ALL: [u8; 33] = [0xff; 33];
@@ -84,13 +85,13 @@ type StateSeen = (i64, i64);
 /// The state at some moment since the query began.
 type Seen = Option<StateSeen>;
 
-/// A query and the connection that it is asked on.
+/// A query and the connection that it uses.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) shared: &'a Shared,
     pub(super) query: &'a Query,
     connection: &'a Connection,
-    /// Whether this is the first attempt. Later ones read everything in order, so that none fails for the same reason.
+    /// Whether this is the first attempt. Later ones read everything in order, so that they don't fail for the same reason.
     is_first: bool,
 }
 
@@ -99,7 +100,7 @@ struct Ask {
     access: Access,
     direction: Direction,
     with_state: bool,
-    /// How many rows there will likely be.
+    /// How many rows are expected.
     expects: f64,
 }
 
@@ -110,22 +111,22 @@ struct Found {
     offsets: Vec<u32>,
     topics: Vec<TopicId>,
     body_bytes: usize,
-    /// Whether rows were left unread, because there were bytes enough.
+    /// Whether rows were left unread, because there were enough bytes.
     is_cut: bool,
-    /// Whether rows are missing at the start, because it was read from the end and had too many.
+    /// Whether rows are missing at the start, because the part was read from the end and had too many.
     lacks_start: bool,
-    /// The state, if it was asked for.
+    /// The state, if it was requested.
     state: Option<StateSeen>,
 }
 
-/// What was found so far, in the order of the query.
+/// The rows found so far, in the order of the query.
 #[derive(Default)]
 struct Gathered {
     found: Vec<Found>,
     rows: usize,
     body_bytes: usize,
     state: Option<StateSeen>,
-    /// Whether there is a row after those that make the page full by their bytes, which shows that more remain.
+    /// Whether there is a row after those that fill the page with their bytes, which shows that more remain.
     is_full: bool,
     /// Whether rows are missing before the last ones that were found.
     lacks_rows: bool,
@@ -146,15 +147,15 @@ impl Gathered {
         behind.found.into_iter().for_each(|found| self.add(found));
     }
 
-    /// Whether nothing more has to be read: there are enough rows, or the page has to be read anew.
+    /// Whether nothing more has to be read: there are enough rows, or the page has to start over.
     fn is_enough(&self, limit: usize) -> bool {
         self.rows >= limit || self.is_full || self.lacks_rows
     }
 }
 
 impl Reading<'_> {
-    /// The page; `None` when it has to be begun anew, because the catalogue was too old or a part that was read from its end was
-    /// too large. A catalogue that is as new as what an attempt before has seen is new enough: that was after the query had begun.
+    /// The page; `None` when it has to start over, because the catalogue was out of date or a part that was read from its end was
+    /// too large. A catalogue as new as the state that an earlier attempt saw is new enough: that was after the query began.
     async fn page(&self, seen: &mut Seen) -> Result<Option<Page>, AttemptError> {
         self.shared.catalog.load_if_other(self.connection).await?;
         let cursor = self.place_of_cursor().await?;
@@ -190,7 +191,7 @@ impl Reading<'_> {
         Ok((get(&row, 0)?, get(&row, 1)?))
     }
 
-    /// The key that the cursor stands for. A message named by its hash is looked for in all windows, the newest first.
+    /// The key of the cursor. A message identified by its hash is searched for in all windows, the newest first.
     async fn place_of_cursor(&self) -> Result<Option<Key>, AttemptError> {
         let hash = match self.query.cursor {
             None => return Ok(None),
@@ -218,8 +219,8 @@ impl Reading<'_> {
         row.doing("look up a hash")?.map(|row| get(&row, 0)).transpose()
     }
 
-    /// Rows of the windows in the direction of the query, until there are enough, and the state, if it is asked for and there is
-    /// a window to ask.
+    /// Rows of the windows in the direction of the query, until there are enough, and the state, if it is requested and there is
+    /// a window to query.
     async fn find(
         &self,
         answer: &Answer,
@@ -243,8 +244,8 @@ impl Reading<'_> {
         Ok(gathered)
     }
 
-    /// Reads the first rows of a large page on two connections, each its half, if a second one is free: the server and we have
-    /// more to do with so many rows than one processor does at once.
+    /// Reads the first rows of a large page on two connections, each its half, if a second one is free: for so many rows, the
+    /// server and this process have more to do than one processor each.
     async fn find_wide(
         &self,
         units: &mut Units<'_>,
@@ -282,8 +283,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Asks unit after unit until there are enough rows, and the first also for the state. What is likely needed is asked
-    /// without waiting for what was asked before.
+    /// Queries unit after unit until there are enough rows, and the first also for the state. Units that are likely needed are
+    /// queried without waiting for earlier answers.
     async fn ask_all(
         &self,
         units: &mut (dyn Iterator<Item = Unit> + Send),
@@ -317,8 +318,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The topics' numbers, if asking all windows of the range at once is cheaper than one after the other: for few rows of few topics, far
-    /// apart in time.
+    /// The topics' numbers, if querying all windows of the range at once is cheaper than one after the other: for few rows of few
+    /// topics, far apart in time.
     fn gathered_topics(&self, answer: &Answer, range: &KeyRange) -> Option<Vec<i32>> {
         let Selection::Topics(set) = &answer.selection else { return None };
         let is_small = set.ids().len() <= GATHERED_TOPICS_MAX;
@@ -359,7 +360,7 @@ impl Reading<'_> {
         self.read(&everywhere, ask, &parameters).await
     }
 
-    /// Asks one unit.
+    /// Queries one unit.
     async fn ask(
         &self,
         unit: &Unit,
@@ -417,7 +418,7 @@ impl Reading<'_> {
         self.is_first && is_forward && is_in_order_of_time && is_part && is_large && !unit.candidate.is_uneven
     }
 
-    /// Which way to the rows is the cheaper one.
+    /// The cheaper access path to the rows.
     fn access(&self, unit: &Unit, selection: &Selection) -> Access {
         match (selection, self.query.hashes.is_empty()) {
             (Selection::All, true) => Access::All,
@@ -457,7 +458,8 @@ impl Reading<'_> {
         Ok(collected.found)
     }
 
-    /// Makes the page of what was found, with the names of its topics; `None` when the windows have changed meanwhile.
+    /// Builds the page from the rows that were found, with the names of their topics; `None` when the windows have changed
+    /// meanwhile.
     async fn assemble(&self, found: Vec<Found>, answer: &Answer) -> Result<Option<Page>, AttemptError> {
         let catalog = &self.shared.catalog;
         let (mut parts, mut rows) = (Vec::new(), Vec::new());
@@ -468,7 +470,7 @@ impl Reading<'_> {
                 names = catalog.names(&window.topics);
             }
             let Some(names) = names else {
-                // One that isn't there even then went with its window, or was removed by hand.
+                // A topic that is still unknown was removed with its window, or by hand.
                 let is_pruned = !catalog.is_at(answer.sequence, answer.drops);
                 let lost = "postgres has messages whose topic is missing: run archive check";
                 return if is_pruned { Ok(None) } else { Err(Error::corrupt(lost).into()) };
@@ -481,7 +483,7 @@ impl Reading<'_> {
     }
 }
 
-/// Reads what is new in the catalogue, if anything is.
+/// Reads new entries of the catalogue, if there are any.
 async fn catch_up_if_behind(reading: &Reading<'_>) -> Result<(), AttemptError> {
     let (sequence, drops) = reading.state().await?;
     if !reading.shared.catalog.is_at(sequence, drops) {
@@ -493,7 +495,7 @@ async fn catch_up_if_behind(reading: &Reading<'_>) -> Result<(), AttemptError> {
 /// A timestamp and a hash.
 type Bound<'a> = (i64, &'a [u8]);
 
-/// The bounds of a range as statements take them: both exclusive, a hash that is empty before all others.
+/// The bounds of a range as statements expect them: both exclusive; an empty hash sorts before all others.
 fn bounds(range: &KeyRange) -> (Bound<'_>, Bound<'_>) {
     let from_hash: &[u8] = if range.from_excluded { &range.from.message_hash.0 } else { &[] };
     let until: Bound<'_> = match &range.until {
@@ -510,7 +512,7 @@ fn distinct(hashes: &[MessageHash]) -> Vec<&[u8]> {
     distinct
 }
 
-/// The wanted topics as bits: bit n of the bytes, as `get_bit` counts them, stands for topic n.
+/// The wanted topics as bits: bit n of the bytes, as `get_bit` counts them, is for topic n.
 struct Bits {
     bytes: Vec<u8>,
     len: i32,
@@ -525,12 +527,12 @@ impl Bits {
     }
 }
 
-/// Rows as they come from the server, made into records.
+/// Rows from the server, encoded as records.
 #[derive(Default)]
 struct Collected {
     found: Found,
     numbers: HashMap<TopicId, u32, RandomState>,
-    /// How many rows there will likely be.
+    /// How many rows are expected.
     expects: f64,
 }
 
@@ -564,7 +566,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Makes room for the rows that are likely to come, so that the buffer doesn't grow, and move, several times.
+    /// Reserves memory for the expected rows, so that the buffer doesn't grow, and move, several times.
     fn reserve(&mut self) {
         let row_bytes = self.found.bytes.len() as f64 / self.found.offsets.len().max(1) as f64;
         let rows = self.expects - self.found.offsets.len() as f64;

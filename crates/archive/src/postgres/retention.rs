@@ -1,7 +1,8 @@
-//! Retention: whole windows go, by detaching and dropping their tables.
+//! Retention: whole windows are removed, by detaching and dropping their tables.
 //!
-//! A window goes in one transaction: its entry in the catalogue, its counts and its table, all or nothing. If the locks for this
-//! are not granted within a moment, it gives up and tries again later, so that nothing queues behind a reader that runs for hours.
+//! A window is removed in one transaction: its entry in the catalogue, its counts and its table, all or nothing. If the locks for
+//! this are not granted within a moment, the attempt is repeated later, so that nothing queues up because of a reader that runs
+//! for hours.
 
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ use crate::{Error, Pruned, Retention};
 
 /// How long dropping a table waits for its readers, before it releases its lock request and tries again.
 const LOCK_TIMEOUT_MS: u32 = 50;
-/// How often and how far apart it is tried.
+/// How many attempts there are, and the pause between them.
 const DROP_ATTEMPTS: u32 = 100;
 const DROP_PAUSE: Duration = Duration::from_millis(50);
-/// How long ago a window without messages must have ended to be removed: late messages may still come.
+/// How long ago a window without messages must have ended to be removed: late messages may still arrive.
 const EMPTY_SECONDS: i64 = 86_400;
 
-/// A window and what it holds.
+/// A window and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) window: Window,
@@ -69,7 +70,7 @@ async fn prune_on(
     Ok(pruned)
 }
 
-/// All windows with what they hold, in the order of time.
+/// All windows with their counts, in the order of time.
 pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, AttemptError> {
     let sql = "SELECT w.generation, w.first_ns, w.end_ns, coalesce(c.messages, 0)::bigint, coalesce(c.body_bytes, 0)::bigint,
                       coalesce(pg_total_relation_size(to_regclass('messages_' || w.generation)), 0)
@@ -92,10 +93,10 @@ pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, AttemptEr
     Ok(held)
 }
 
-/// The windows that `policy` lets go, oldest first.
+/// The windows that `policy` removes, oldest first.
 ///
-/// A window goes only when the policy keeps none of its messages, so up to a window more than asked for is kept; and the
-/// window that holds the newest messages stays, unless it is too old. Windows that are over and have stayed empty go too.
+/// A window is removed only when the policy keeps none of its messages, so up to one window more than configured is kept; and the
+/// window that has the newest messages stays, unless it is too old. Windows that are over and have stayed empty are removed too.
 fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp) -> Vec<Held> {
     let mut kept_bytes = catalog_bytes + held.iter().map(|held| held.disk_bytes).sum::<u64>();
     let mut kept_messages: u64 = held.iter().map(|held| held.messages).sum();
@@ -130,7 +131,7 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// Says which window stays although the policy may let some of its messages go, and why; `None` when there is none.
+    /// Describes which window stays although the policy may remove some of its messages, and why; `None` when there is none.
     pub(super) fn not_removed(&self, policy: &Retention, now: Timestamp) -> Option<String> {
         let with_messages = self.held.iter().filter(|held| held.messages > 0);
         let oldest = with_messages.clone().next()?;
@@ -153,8 +154,8 @@ impl Left {
     }
 }
 
-/// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while others have the locks.
-/// `None` when the window was counted as empty and has messages now: it stays.
+/// Removes a window; returns how many messages it had, and the number of this removal. It is retried for some seconds while
+/// others hold the locks. `None` when the window was counted as empty and has messages now: it stays.
 async fn remove(connection: &Connection, held: &Held) -> Result<Option<(u64, i64)>, AttemptError> {
     let mut attempt = 1;
     loop {
@@ -179,8 +180,8 @@ async fn remove(connection: &Connection, held: &Held) -> Result<Option<(u64, i64
 
 /// One attempt, in one transaction.
 ///
-/// A transaction that stores into the window locks its table and counts, under a foreign key to the window. So running
-/// ones are waited for and counted, and later ones find no table and store elsewhere.
+/// A transaction that stores into the window locks its table and counts, under a foreign key to the window. So running ones are
+/// waited for and counted, and later ones find no table and store elsewhere.
 async fn try_to_remove(connection: &Connection, held: &Held) -> Result<Option<(u64, i64)>, AttemptError> {
     let what = "remove a window";
     let window = &held.window;
@@ -190,7 +191,7 @@ async fn try_to_remove(connection: &Connection, held: &Held) -> Result<Option<(u
     );
     client.batch_execute(&lock).await.doing(what)?;
     if held.messages == 0 {
-        // It was counted before the lock: a message may have been stored since.
+        // The window was counted before the lock: a message may have been stored since.
         let any = format!("SELECT 1 FROM {leaf} LIMIT 1");
         if client.query_opt(&any, &[]).await.doing(what)?.is_some() {
             client.batch_execute("ROLLBACK").await.doing(what)?;
@@ -212,7 +213,7 @@ async fn try_to_remove(connection: &Connection, held: &Held) -> Result<Option<(u
 
 const RAISE_DROPS: &str = "UPDATE state SET drops = drops + 1 RETURNING drops";
 
-/// What the archive's tables take on disk, those of them that are meant.
+/// The size on disk of the archive's tables that `which` selects.
 pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u64, AttemptError> {
     let sql = format!(
         "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c
@@ -223,8 +224,8 @@ pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u
     Ok(get::<Option<i64>>(&row, 0)?.unwrap_or(0).max(0) as u64)
 }
 
-/// Forgets topics that occur in no window any more; which removal of all it is. The state is locked, so that no server registers one
-/// meanwhile.
+/// Removes topics that no longer occur in any window; returns the number of this removal. The state is locked, so that no server
+/// registers one meanwhile.
 async fn forget_topics(connection: &Connection) -> Result<i64, AttemptError> {
     let what = "forget topics";
     let client = &connection.client;

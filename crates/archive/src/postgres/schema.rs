@@ -1,16 +1,16 @@
-//! The tables, and every statement that is run over and over. `docs/formats/postgres.md` describes them.
+//! The tables, and every statement that is run repeatedly. `docs/formats/postgres.md` describes them.
 
 use crate::Direction;
 
-/// The layout that this version writes. Migrations lead from each older one to it.
+/// The layout that this version writes. Migrations upgrade each older one to it.
 pub(super) const VERSION: i32 = 1;
 
-/// What leads from version n to n + 1.
+/// The statements that migrate from version n to n + 1.
 pub(super) const MIGRATIONS: [&str; VERSION as usize] = [FIRST];
 
-/// Topics and channels are bytes, because a text of PostgreSQL can't hold a zero byte; they are found by their digests,
-/// because an index row can't hold 4 KiB. The topics' index has an expression for the time: with the plain column, the planner
-/// could take the primary key for the order of one topic, and read all others on the way.
+/// Topics and channels are bytes, because a text of PostgreSQL can't contain a zero byte; they are found by their digests,
+/// because an index row can't have 4 KiB. The topics' index has an expression for the time: with the plain column, the planner
+/// could use the primary key for the order of one topic, and read all others on the way.
 const FIRST: &str = "
 CREATE TABLE state (
     is_only bool PRIMARY KEY DEFAULT true CHECK (is_only),
@@ -68,8 +68,8 @@ SELECT to_timestamp(m.timestamp / 1e9) AS at, m.timestamp, encode(m.hash, 'hex')
 FROM messages m JOIN topics t ON t.id = m.topic;
 ";
 
-/// The table of a window. Bodies are not compressed: what is encrypted doesn't shrink, and trying costs more than storing.
-/// The check spares a scan under a lock when the table becomes a partition.
+/// The table of a window. Bodies are not compressed: encrypted ones don't shrink, and trying costs more than storing. The check
+/// avoids a scan under a lock when the table becomes a partition.
 pub(super) fn create_leaf(generation: i64, first_ns: i64, end_ns: i64) -> String {
     let leaf = leaf_name(generation);
     let (until, check) = if end_ns == i64::MAX {
@@ -91,8 +91,8 @@ pub(super) fn create_leaf(generation: i64, first_ns: i64, end_ns: i64) -> String
     )
 }
 
-/// The name of a window's table. A window that is made again has another one, so that no server writes into what is about to be
-/// dropped.
+/// The name of a window's table. A window that is created again has another one, so that no server writes into a table that is
+/// about to be dropped.
 pub(super) fn leaf_name(generation: i64) -> String {
     format!("messages_{generation}")
 }
@@ -106,7 +106,7 @@ pub(super) struct Select {
     pub(super) access: Access,
     pub(super) is_forward: bool,
     pub(super) bodies: bool,
-    /// Whether a row of topic [`STATE_TOPIC`] with the state comes along.
+    /// Whether a row of topic [`STATE_TOPIC`] with the state is added.
     pub(super) with_state: bool,
 }
 
@@ -120,7 +120,7 @@ pub(super) enum Access {
     All,
     /// The same, but only topics whose bit is set. `$6`: the bits as bytes, `$7`: how many bits there are.
     Scan,
-    /// The rows of each topic by themselves, merged. `$6`: the topics' numbers.
+    /// The rows of each topic separately, merged. `$6`: the topics' numbers.
     Merge,
     /// All rows of some topics in all windows of a range at once, sorted. `$6`: the topics' numbers.
     Gather,
@@ -132,7 +132,7 @@ pub(super) enum Access {
     FindHash,
     /// Inserts; see [`insert`].
     Insert,
-    /// Reads the state; of no window.
+    /// Reads the state; belongs to no window.
     State,
 }
 
@@ -178,7 +178,7 @@ impl Select {
         let range =
             "(timestamp, hash) > ($1::bigint, $2::bytea) AND (timestamp, hash) < ($3::bigint, $4::bytea)";
         let order = if self.is_forward { "timestamp, hash" } else { "timestamp DESC, hash DESC" };
-        // As the topics' index has it: the planner can't take another index for it.
+        // The expression of the topics' index: the planner can't use another index for it.
         let own_order = if self.is_forward { "timestamp + 0, hash" } else { "timestamp + 0 DESC, hash DESC" };
         let end = format!("ORDER BY {order} LIMIT $5::bigint");
         match self.access {
@@ -192,9 +192,9 @@ impl Select {
                   AND timestamp + 0 BETWEEN $1 AND $3 ORDER BY {own_order} LIMIT $5::bigint) AS found {end}"
             ),
             Access::Gather => format!(
-                // By the conditions on the plain column the executor leaves out the tables of other times. Each has a second half
-                // that implies the first, because no index serves it then: the planner could take the primary key for a
-                // plain range, and read all other topics on the way.
+                // With the conditions on the plain column the executor leaves out the tables of other times. Each has a second
+                // half that implies the first, because no index serves it then: the planner could use the primary key for a plain
+                // range, and read all other topics on the way.
                 "SELECT {columns} FROM messages WHERE topic = ANY ($6::int[]) \
                  AND (timestamp >= $1::bigint OR timestamp > $3::bigint) AND (timestamp <= $3 OR timestamp < $1) \
                  AND (timestamp + 0, hash) > ($1, $2::bytea) AND (timestamp + 0, hash) < ($3, $4::bytea) \
@@ -221,9 +221,9 @@ fn is_wanted(bits: u32, len: u32) -> String {
     format!("CASE WHEN topic < ${len}::int THEN get_bit(${bits}::bytea, topic) = 1 ELSE false END")
 }
 
-/// Stores messages and counts them, in one statement: `$1` timestamps, `$2` hashes, `$3` topics, `$4` bodies, `$5` the window.
-/// It answers with the keys of those that were not there. Connections count in slots of their own, so that servers don't wait
-/// for each other's counts.
+/// Stores messages and counts them, in one statement: `$1` timestamps, `$2` hashes, `$3` topics, `$4` bodies, `$5` the window. It
+/// returns the keys of the messages that were new. Connections count in separate slots, so that servers don't wait for each
+/// other's counts.
 fn insert(leaf: &str) -> String {
     format!(
         "WITH stored AS (
@@ -240,8 +240,8 @@ fn insert(leaf: &str) -> String {
     )
 }
 
-/// How far the catalogue of topics and windows has come.
+/// The current version of the catalogue of topics and windows.
 pub(super) const STATE: &str = "SELECT sequence, drops FROM state";
-/// Its place among the prepared statements.
+/// Its key among the prepared statements.
 pub(super) const STATE_KEY: SelectKey =
     (0, Select { access: Access::State, is_forward: true, bodies: false, with_state: false });

@@ -1,4 +1,5 @@
-//! What a query asks piece by piece: windows, or parts of them, in the direction of the query, and what each will likely give.
+//! The units that a query reads one by one: windows, or parts of them, in the direction of the query, with the expected number of
+//! rows.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{Direction, query::KeyRange};
 
-// What a step costs the server, in microseconds, measured on the history data set; their proportions decide.
+// The cost of a step for the server, in microseconds, measured on the history data set; only the proportions matter.
 const SCAN_ROW: f64 = 0.3;
 pub(super) const SEEK_TOPIC: f64 = 9.0;
 pub(super) const MERGE_ROW: f64 = 1.2;
@@ -20,7 +21,7 @@ pub(super) const LOCK_WINDOW: f64 = 0.5;
 pub(super) const OPEN_WINDOW: f64 = 6.0;
 pub(super) const SEEK_GATHERED: f64 = 3.0;
 pub(super) const GATHERED_ROW: f64 = 1.5;
-/// A part of a window that would leave less than this of the part that is wanted is made larger.
+/// A part of a window that would leave less than this share of the wanted part is extended to all of it.
 const REST: f64 = 0.3;
 
 /// A window, or a part of it.
@@ -28,9 +29,9 @@ const REST: f64 = 0.3;
 pub(super) struct Unit {
     pub(super) candidate: Candidate,
     pub(super) range: KeyRange,
-    /// The part of the window's time that lies in the range.
+    /// The part of the window's time that is in the range.
     share: f64,
-    /// How many rows it will likely give.
+    /// How many rows are expected.
     pub(super) expects: f64,
     /// The same if all of it is as dense as the part of the window that was read last.
     pub(super) expects_here: f64,
@@ -41,9 +42,9 @@ pub(super) struct Units<'a> {
     reading: &'a Reading<'a>,
     pub(super) answer: &'a Answer,
     range: KeyRange,
-    /// Windows that were not looked at yet, as places in the answer.
+    /// Windows that were not visited yet, as indexes into the answer.
     windows: std::ops::Range<usize>,
-    /// Units that were given back, or are what is left of a window.
+    /// Units that were given back, or are the rest of a window.
     before: VecDeque<Unit>,
 }
 
@@ -52,7 +53,7 @@ impl<'a> Units<'a> {
         Self { reading, answer, range, windows: 0..answer.windows.len(), before: VecDeque::new() }
     }
 
-    /// Units that will together likely give so many rows, the last of them a part of a window, or all that are left.
+    /// Units that are together expected to return this many rows, the last of them a part of a window, or all that are left.
     pub(super) fn take(&mut self, rows: f64) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut missing = rows;
@@ -70,7 +71,7 @@ impl<'a> Units<'a> {
         taken
     }
 
-    /// Takes units back that were taken last.
+    /// Returns units that were taken last.
     pub(super) fn give_back(&mut self, units: Vec<Unit>) {
         units.into_iter().rev().for_each(|unit| self.before.push_front(unit));
     }
@@ -99,14 +100,14 @@ impl Iterator for Units<'_> {
 }
 
 impl Unit {
-    /// A query for hashes can't foresee what a window will return, and expects nothing.
+    /// For a query for hashes, the rows of a window can't be predicted, so none are expected.
     fn new(candidate: Candidate, range: KeyRange, now: i64, by_hash: bool) -> Self {
         let share = share_of(&candidate.window, &range, now);
         let expects = if by_hash { 0.0 } else { candidate.wanted_messages as f64 * share };
         Self { candidate, range, share, expects, expects_here: expects * candidate.density }
     }
 
-    /// Cuts off what will likely give so many rows, and the rest.
+    /// Splits off the part that is expected to return this many rows; the second value is the rest.
     fn split(self, rows: f64, direction: Direction) -> (Self, Option<Self>) {
         if self.expects < rows * (1.0 + REST) {
             return (self, None);
@@ -139,7 +140,8 @@ impl Unit {
         }
     }
 
-    /// A scan costs by the rows that it passes until it has enough, a merge by topics and by the rows that each of them gives.
+    /// The cost of a scan depends on the rows that it passes until it has enough, that of a merge on the topics and the rows of
+    /// each of them.
     pub(super) fn cheaper(&self, limit: usize) -> Access {
         let limit = limit as f64;
         let candidate = &self.candidate;
@@ -153,7 +155,7 @@ impl Unit {
     }
 }
 
-/// The part of a window that lies in a range of time, if its messages are spread evenly over what is over of it.
+/// The part of a window that is in a range of time, if its messages are spread evenly over its past part.
 fn share_of(window: &Window, range: &KeyRange, now: i64) -> f64 {
     let is_current = window.contains(now);
     let end = if is_current { now } else { window.end_ns };
@@ -207,7 +209,7 @@ mod tests {
     fn a_window_is_spread_over_its_time() {
         let range = KeyRange { from: key(250), from_excluded: false, until: Some(key(500)) };
         assert_eq!(share_of(&DAY, &range, 5_000), 0.25);
-        // A window that isn't over has everything in what is over of it.
+        // A window that isn't over has all its messages in its past part.
         assert_eq!(share_of(&DAY, &range, 500), 0.5);
         assert_eq!(share_of(&DAY, &ALL, 5_000), 1.0);
     }

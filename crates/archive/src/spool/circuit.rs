@@ -1,4 +1,4 @@
-//! Whether an engine is there: what is known of it without asking, so that an outage costs one time-out and not one for
+//! Whether an engine is available: what is known about it without a request, so that an outage costs one time-out and not one for
 //! every append.
 
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use restante_core::{Clock, Timestamp};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-/// What is known of an engine.
+/// What is known about an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
     /// It works, as far as is known.
     Well,
-    /// It answers, and yet what is in the spool can't be stored.
+    /// It answers, but the messages in the spool can't be stored.
     Stuck(Outage),
     /// It does not answer.
     Away(Outage),
@@ -35,7 +35,7 @@ pub(crate) struct Circuit {
 }
 
 impl Circuit {
-    /// An engine that is taken to be well.
+    /// An engine that is assumed to work.
     pub(crate) fn new(engine: &'static str, clock: Arc<dyn Clock>, up: Gauge) -> Self {
         up.set(1);
         Self { engine, condition: watch::Sender::new(Condition::Well), clock, up }
@@ -80,7 +80,7 @@ impl Circuit {
         }
     }
 
-    /// Notes that the engine answers, and that what waits can't be stored all the same.
+    /// Notes that the engine answers, but the waiting messages can't be stored.
     pub(crate) fn stick(&self, why: &str) {
         let what = format!("what is in the spool can't be stored in {}: {why}", self.engine);
         let now = self.clock.now();
@@ -100,7 +100,7 @@ impl Circuit {
         }
     }
 
-    /// Notes that the engine does its work.
+    /// Notes that the engine works.
     pub(crate) fn close(&self) {
         let was_troubled = self.condition.send_if_modified(|condition| {
             let was_troubled = *condition != Condition::Well;
@@ -113,7 +113,7 @@ impl Circuit {
         }
     }
 
-    /// Returns once the engine is known to be away.
+    /// Returns once the engine is known to be unavailable.
     pub(crate) async fn opened(&self) {
         let is_away = |condition: &Condition| matches!(condition, Condition::Away(_));
         let mut seen = self.condition.subscribe();

@@ -1,4 +1,4 @@
-//! The task that stores what waits in a spool, oldest first, once the engine takes it.
+//! The task that stores the messages of a spool, oldest first, once the engine accepts them.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{Archive, Error, Message, Query};
 
-/// The most messages that are stored at once. The first batch after a failure is a single message, so that asking whether
-/// the engine is back costs little, and each one that was taken lets the next be four times as large.
+/// The most messages that are stored at once. The first batch after a failure is a single message, so that checking whether the
+/// engine is back costs little, and each batch that was stored lets the next be four times as large.
 const BATCH_MESSAGES_MAX: usize = 1_000;
-/// Pauses between attempts: the first one, and the longest, to which they double. Short ones find a database that was only
-/// started anew; the longest bounds how long after its return it is noticed.
+/// Pauses between attempts: the first one, and the maximum, to which they double. Short ones suffice for a database that was only
+/// restarted; the maximum bounds how late its return is noticed.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Draining(JoinHandle<()>);
 
 impl Draining {
-    /// Starts to move what waits in `store` to `target`.
+    /// Starts to move the messages in `store` to `target`.
     pub(crate) fn start(
         store: Arc<Store>,
         target: Arc<dyn Archive>,
@@ -50,7 +50,7 @@ impl Draining {
         Self(tokio::spawn(drain.run()))
     }
 
-    /// Ends the task wherever it is; what it has not finished is done again by the next one.
+    /// Ends the task at any point; the next one repeats what was not finished.
     pub(crate) fn stop(&self) {
         self.0.abort();
     }
@@ -67,21 +67,21 @@ struct Drain {
     target: Arc<dyn Archive>,
     circuit: Arc<Circuit>,
     timeout: Duration,
-    /// The next batch's size.
+    /// The size of the next batch.
     batch_messages: usize,
     reader: Option<Reader>,
     pauses: Pauses,
-    /// Whether the engine is back after an outage, and what waited is not stored yet.
+    /// Whether the engine is back after an outage, and the waiting messages are not all stored yet.
     is_catching_up: bool,
 }
 
-/// How a step went.
+/// The outcome of a step.
 enum Step {
     /// Something was done; there may be more.
     Done,
     /// Nothing waits.
     Nothing,
-    /// There is nothing to be done for so long.
+    /// There is nothing to do for this long.
     Wait(Duration),
 }
 
@@ -100,7 +100,7 @@ impl Drain {
         }
     }
 
-    /// Stores one batch, or lets a generation go that is drained.
+    /// Stores one batch, or removes a generation that is drained.
     async fn step(&mut self) -> Result<Step, Error> {
         let Some(reader) = &self.reader else { return self.next_generation().await };
         let batch = match reader.batch(self.batch_messages).await {
@@ -140,7 +140,8 @@ impl Drain {
         }
     }
 
-    /// Has the engine store a batch, and says whether it is dealt with. When the engine is away this returns after a pause.
+    /// Has the engine store a batch; returns whether the batch is done. When the engine is unavailable this returns after a
+    /// pause.
     async fn store(&mut self, messages: &[Message]) -> Result<bool, Error> {
         let answer = within(self.timeout, self.target.append(messages.to_vec())).await;
         match answer {
@@ -162,7 +163,7 @@ impl Drain {
         }
     }
 
-    /// The engine takes this batch never: one message after the other shows which of them it means.
+    /// The engine will never accept this batch: storing one message after the other shows which of them it refuses.
     async fn refused(&mut self, messages: &[Message], why: &Error) -> Result<bool, Error> {
         match messages {
             [message] => {
@@ -183,7 +184,7 @@ impl Drain {
         self.pauses.begin_anew();
     }
 
-    /// Waits until something was put. Without a message to try it with, an engine that is away is asked a question.
+    /// Waits until something was put. Without a message to try with, an engine that is unavailable is sent a query.
     async fn wait_for_work(&mut self) {
         if self.circuit.is_away() {
             let question = Query { limit: 1, bodies: false, ..Query::default() };
@@ -214,7 +215,7 @@ impl Drain {
     }
 }
 
-/// The answer of an engine, which counts as away when it takes too long.
+/// The answer of an engine, which counts as unavailable when it takes too long.
 pub(super) async fn within<T>(
     timeout: Duration,
     answer: impl Future<Output = Result<T, Error>>,
@@ -233,7 +234,7 @@ impl Pauses {
         self.next = PAUSE_MIN;
     }
 
-    /// From half of the pause to all of it, so that servers that share a database don't come back in step.
+    /// From half of the pause to all of it, so that servers that share a database don't retry in step.
     fn take(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(PAUSE_MAX);

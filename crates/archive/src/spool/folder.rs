@@ -11,7 +11,7 @@ use restante_disk::create_folder;
 use crate::{Error, backup, log::LOG_HEADER_BYTES};
 
 const LOCK_NAME: &str = "LOCK";
-/// Where messages go that the engine refuses as invalid.
+/// The folder for messages that the engine refuses as invalid.
 pub(super) const REFUSED_NAME: &str = "refused";
 /// Digits of a generation's name.
 const NAME_DIGITS: usize = 8;
@@ -40,7 +40,7 @@ pub(super) fn has_records(spool: &Path, number: u64) -> bool {
     false
 }
 
-/// Creates the folder of a spool, if need be, and keeps all other processes out of it for as long as the file is open.
+/// Creates the folder of a spool, if necessary, and locks it against all other processes for as long as the file is open.
 pub(super) fn create_and_lock(spool: &Path) -> Result<File, Error> {
     create_folder(spool)?;
     let what = format!("spool {}", spool.display());
@@ -62,12 +62,12 @@ pub(super) fn generations(spool: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Whether anything waits in the spool of that folder, or may wait.
+/// Whether anything waits in the spool in that folder, or may wait.
 pub(crate) fn has_content(spool: &Path) -> bool {
     generations(spool).is_ok_and(|numbers| !numbers.is_empty())
 }
 
-/// Removes a generation. It may come back after a power cut, and is drained once more then.
+/// Removes a generation. It may reappear after a power cut, and is then drained once more.
 pub(super) fn remove(spool: &Path, number: u64) -> io::Result<()> {
     match std::fs::remove_dir_all(generation(spool, number)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -75,7 +75,7 @@ pub(super) fn remove(spool: &Path, number: u64) -> io::Result<()> {
     }
 }
 
-/// The folders of a spool that are no generations any more, and whose messages are kept for the operator.
+/// The folders of a spool that are no longer generations, and whose messages are kept for the operator.
 fn kept(spool: &Path) -> io::Result<Vec<PathBuf>> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(spool)? {
@@ -99,8 +99,8 @@ pub(super) fn copy_generation(spool: &Path, number: u64, to: &Path) -> io::Resul
     }
 }
 
-/// Copies what lies in the folder of a spool beside its generations. A message may be added to it meanwhile; half a message at
-/// the end is cut when the copy is opened.
+/// Copies the rest of a spool's folder, without its generations. A message may be added to it meanwhile; a partial message at the
+/// end is removed when the copy is opened.
 pub(super) fn copy_rest(spool: &Path, to: &Path) -> io::Result<()> {
     for folder in kept(spool)? {
         let Some(name) = folder.file_name() else { continue };
@@ -111,7 +111,7 @@ pub(super) fn copy_rest(spool: &Path, to: &Path) -> io::Result<()> {
     backup::copy_files_as_they_are(spool, to, is_content)
 }
 
-/// Whether a file is more than the mark of the process that uses it.
+/// Whether a file is more than the lock of the process that uses it.
 fn is_content(name: &str) -> bool {
     name != LOCK_NAME
 }

@@ -1,12 +1,12 @@
-//! The spool: takes messages for an engine that is away, and hands them over when it is back.
+//! The spool: stores messages for an engine that is unavailable, and hands them over when it is back.
 //!
-//! - [`Spooled`] stands before an engine: appends go to the engine, or to the spool while the engine is known to be away.
-//! - [`circuit`]: whether it is known to be away.
-//! - [`store`], [`reader`], [`folder`]: what waits, on disk.
-//! - [`drain`]: the task that hands it over, oldest first.
+//! - [`Spooled`] wraps an engine: appends go to the engine, or to the spool while the engine is known to be unavailable.
+//! - [`circuit`]: whether it is known to be unavailable.
+//! - [`store`], [`reader`], [`folder`]: the waiting messages, on disk.
+//! - [`drain`]: the task that hands them over, oldest first.
 //!
-//! Everything may be done twice: an append is idempotent, so that what a crash has interrupted is done again from the
-//! beginning of its generation.
+//! Everything may be done twice: an append is idempotent, so what a crash has interrupted is repeated from the beginning of its
+//! generation.
 
 mod circuit;
 mod drain;
@@ -33,7 +33,7 @@ use crate::{
     SpoolConfig, Stats, Upkeep, backup, message::check_batch, waiting::closed,
 };
 
-/// Puts a spool before an engine.
+/// Wraps an engine with a spool.
 pub(crate) async fn open(engine: Opened, spool: &SpoolConfig, config: &Config) -> Result<Opened, Error> {
     let metrics = config.metrics.spool.clone();
     let store = Store::open(&spool.folder, spool.bytes_max, Duration::ZERO, metrics.clone()).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn open(engine: Opened, spool: &SpoolConfig, config: &Config) -
     Ok(Opened { archive: spooled.clone(), upkeep: spooled })
 }
 
-/// An engine with a spool before it.
+/// An engine with a spool.
 struct Spooled {
     engine: Opened,
     store: Arc<Store>,
@@ -67,16 +67,16 @@ struct Spooled {
     timeout: Duration,
     draining: Draining,
     is_closed: AtomicBool,
-    /// Appends under way.
+    /// Permits for appends in progress.
     turns: Arc<Semaphore>,
     me: Weak<Self>,
 }
 
-/// The most concurrent appends; further ones wait. Each runs to its end, also when its caller is gone.
+/// The most concurrent appends; further ones wait. Each runs to completion, even if its caller is gone.
 pub(crate) const APPENDS_MAX: usize = 1_024;
 
-/// Does work in a task of its own, so that it runs to its end when its caller is gone: a time-out would
-/// never be noticed, and what is stored halfway never be counted.
+/// Runs work in a separate task, so that it completes even if its caller is gone: otherwise a time-out would never be noticed,
+/// and what is partly stored never counted.
 pub(crate) async fn to_its_end<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -91,7 +91,7 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
 }
 
 impl Spooled {
-    /// Stores messages in the engine, or in the spool when it is away.
+    /// Stores messages in the engine, or in the spool when the engine is unavailable.
     async fn take(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         if !self.circuit.is_away()
             && let Some(answer) = self.ask_engine(messages.clone()).await
@@ -101,7 +101,7 @@ impl Spooled {
         self.put(messages).await
     }
 
-    /// The engine's own answer; `None` when it is away.
+    /// The engine's own answer; `None` when it is unavailable.
     async fn ask_engine(&self, messages: Vec<Message>) -> Option<Result<Vec<Appended>, Error>> {
         let answer = tokio::select! {
             biased;
@@ -189,7 +189,7 @@ impl Upkeep for Spooled {
         self.engine.upkeep.rebuild(progress).await
     }
 
-    /// The spool is copied first: what is drained from there meanwhile is in the engine before the engine's copy is made.
+    /// The spool is copied first: what is drained from it meanwhile is in the engine before the engine's copy is made.
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         backup::require_empty(folder)?;
         self.store.backup(&folder.join(backup::SPOOL)).await?;

@@ -1,4 +1,4 @@
-//! Reads a generation that takes no more messages, in batches.
+//! Reads a generation that accepts no more messages, in batches.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,31 +8,31 @@ use restante_core::Cursor;
 use super::{folder, store::generation_config};
 use crate::{Archive, Error, Message, Query, Row, log};
 
-/// A batch ends with the message that brings its bodies to this many bytes: what an engine takes in well under a second.
+/// A batch ends with the message that brings its bodies to this many bytes: an engine stores this in well under a second.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// A generation that is read from its beginning to its end.
 pub(super) struct Reader {
     pub(super) number: u64,
     archive: Arc<dyn Archive>,
-    /// Messages that the generation has.
+    /// Messages in the generation.
     expected: u64,
-    /// Records of it that were found damaged and are none of those.
+    /// Damaged records in it, which are not among those.
     damaged: u64,
-    /// Messages that were given.
+    /// Messages that were returned.
     given: u64,
     cursor: Option<Cursor>,
     is_at_end: bool,
 }
 
-/// Some messages in a row.
+/// Consecutive messages.
 pub(super) struct Batch {
     pub(super) messages: Vec<Message>,
     next: Option<Cursor>,
 }
 
 impl Reader {
-    /// Opens a generation that is not written to any more.
+    /// Opens a generation that is no longer written to.
     pub(super) async fn open(spool: &Path, number: u64) -> Result<Self, Error> {
         let place = folder::generation(spool, number);
         let opened = log::open(place, generation_config(true)).await?;
@@ -48,7 +48,7 @@ impl Reader {
         })
     }
 
-    /// The next messages, at most so many; the same ones until [`Reader::advance`]. `None` at the end.
+    /// The next messages, at most this many; the same ones until [`Reader::advance`]. `None` at the end.
     pub(super) async fn batch(&self, messages_max: usize) -> Result<Option<Batch>, Error> {
         if self.is_at_end {
             return Ok(None);
@@ -68,7 +68,7 @@ impl Reader {
         Ok(Some(batch))
     }
 
-    /// Notes that the batch has been dealt with.
+    /// Notes that the batch is done.
     pub(super) fn advance(&mut self, batch: &Batch) {
         self.given += batch.messages.len() as u64;
         self.cursor = batch.next;
@@ -80,13 +80,13 @@ impl Reader {
         self.expected == 0
     }
 
-    /// What of the generation could not be read, once it is at its end.
+    /// How many messages of the generation could not be read, once its end is reached.
     pub(super) fn missing(&self) -> u64 {
         self.damaged + self.expected.saturating_sub(self.given)
     }
 }
 
-/// A message that owns what a row shows.
+/// An owned message from a row.
 fn message_of(row: &Row<'_>) -> Message {
     Message {
         message_hash: row.message_hash,

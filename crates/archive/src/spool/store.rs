@@ -1,8 +1,8 @@
-//! What waits, on disk: a sequence of *generations*, each an archive of the `log` engine in a folder of its own.
+//! The waiting messages, on disk: a sequence of *generations*, each an archive of the `log` engine in its own folder.
 //!
-//! One generation takes messages. It is frozen when it is large enough or when its messages are wanted, and then only read,
-//! from beginning to end, and removed as a whole. So a message that comes while others are drained is in a later generation,
-//! whatever its timestamp is, and disk space is freed generation by generation.
+//! One generation accepts messages. It is frozen when it is large enough or when its messages are needed; from then on it is only
+//! read, from beginning to end, and removed as a whole. So a message that arrives while others are drained is in a later
+//! generation, whatever its timestamp, and disk space is freed generation by generation.
 
 use std::{
     collections::VecDeque,
@@ -27,26 +27,26 @@ use crate::{
     message::check_batch, metrics::SpoolMetrics, record,
 };
 
-/// A generation takes no more messages at this size, or at a sixteenth of the spool's: it is what is read into memory at
-/// once, what is given back at once, and what is stored twice after a crash.
+/// A generation accepts no more messages at this size, or at a sixteenth of the spool's: this much is read into memory at once,
+/// freed at once, and stored twice after a crash.
 const GENERATION_BYTES_MAX: u64 = 32 << 20;
 const GENERATION_BYTES_MIN: u64 = 1 << 20;
 /// The log of a generation never grows to this: it stays one segment, and no index is written for it.
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Bytes of messages that wait for the disk at most; further appends wait.
+/// The most bytes of messages that wait for the disk; further appends wait.
 const QUEUE_BYTES: usize = 16 << 20;
-/// An append that finds its generation frozen goes to the next one, so often at most.
+/// An append that finds its generation frozen goes to the next one, at most this often.
 const PUT_TRIES: usize = 8;
 
 /// See the module.
 pub(crate) struct Store {
     folder: PathBuf,
     bytes_max: u64,
-    /// How long a generation takes messages before its messages are wanted. Where messages come all the time this bounds
-    /// how many generations are made.
+    /// How long a generation accepts messages before its messages are needed. Where messages arrive all the time this bounds how
+    /// many generations are created.
     linger: Duration,
     state: Mutex<State>,
-    /// Locked while a generation is made or frozen, which waits for the disk.
+    /// Locked while a generation is created or frozen, which waits for the disk.
     turning: tokio::sync::Mutex<()>,
     /// Notified when a message was put.
     pub(super) changed: Notify,
@@ -59,9 +59,9 @@ pub(crate) struct Store {
 struct State {
     /// Generations that are only read, oldest first.
     frozen: VecDeque<Frozen>,
-    /// One that is on its way from `current` to `frozen`.
+    /// The one being moved from `current` to `frozen`.
     freezing: Option<Arc<Current>>,
-    /// The one that takes messages.
+    /// The one that accepts messages.
     current: Option<Arc<Current>>,
     next_number: u64,
     is_closed: bool,
@@ -74,22 +74,22 @@ struct Frozen {
     usage: Usage,
 }
 
-/// A generation that takes messages.
+/// A generation that accepts messages.
 struct Current {
     number: u64,
     archive: Arc<dyn Archive>,
     upkeep: Arc<dyn Upkeep>,
     begun: Instant,
     messages: AtomicU64,
-    /// What the messages take at most; what they do take is known when the generation is frozen.
+    /// The most bytes that the messages may take; the actual size is known when the generation is frozen.
     bytes: AtomicU64,
     oldest: AtomicI64,
     is_frozen: AtomicBool,
-    /// Its disk has failed: what comes next goes to a new one.
+    /// Its disk has failed: further messages go to a new one.
     is_broken: AtomicBool,
 }
 
-/// What waits.
+/// The waiting messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) messages: u64,
@@ -108,20 +108,20 @@ impl Usage {
     }
 }
 
-/// Which messages are to be drained next.
+/// The messages to drain next.
 pub(super) enum Oldest {
     /// Nothing waits.
     Nothing,
     /// Those of this generation.
     Generation(u64),
-    /// There will be some after so long.
+    /// There will be some after this long.
     In(Duration),
 }
 
-/// How a generation is opened.
+/// The configuration of a generation.
 pub(super) fn generation_config(read_only: bool) -> Config {
     let log = LogConfig {
-        // Messages come in the order of arrival, and windows would only scatter them over segments.
+        // Messages are added in the order of arrival, and windows would only scatter them over segments.
         window_seconds: NonZero::<u64>::MAX,
         segment_bytes: nonzero!(SEGMENT_BYTES),
         quiet_seconds: u64::MAX,
@@ -133,7 +133,7 @@ pub(super) fn generation_config(read_only: bool) -> Config {
 }
 
 impl Store {
-    /// Opens or creates the spool in a folder. What is in it is counted, which reads it once.
+    /// Opens or creates the spool in a folder. Its messages are counted, which reads them once.
     pub(crate) async fn open(
         folder: &Path,
         bytes_max: u64,
@@ -171,12 +171,12 @@ impl Store {
         Ok(store)
     }
 
-    /// What waits now.
+    /// The messages that wait now.
     pub(crate) fn usage(&self) -> Usage {
         self.state.lock().usage()
     }
 
-    /// Whether the last message that came found no space, in the spool's limit or on its disk.
+    /// Whether the last message found no space, within the spool's limit or on its disk.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -219,20 +219,20 @@ impl Store {
         Err(Error::unavailable("the spool was turned over again and again: publish again"))
     }
 
-    /// The generation that takes a batch, with space for it; `None` when others were quicker to fill it.
+    /// The generation for a batch, with space reserved for it; `None` when others have filled it first.
     async fn current(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
         if let Some(current) = self.reserve(room)? {
             return Ok(Some(current));
         }
         let _turn = self.turning.lock().await;
         if let Some(current) = self.reserve(room)? {
-            return Ok(Some(current)); // another task has made it meanwhile
+            return Ok(Some(current)); // another task has created it meanwhile
         }
         self.turn(Next::IsMade).await?;
         self.reserve(room)
     }
 
-    /// Takes space in the current generation, if there is one that takes more.
+    /// Reserves space in the current generation, if there is one that accepts more.
     fn reserve(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
         let state = self.state.lock();
         if state.is_closed {
@@ -267,8 +267,8 @@ impl Store {
         Error::new(kind, what).with_source(error)
     }
 
-    /// Freezes the current generation; the next one is there before, so that no append waits for it. The caller holds
-    /// `turning`. When it is cancelled, the next call continues where it stopped.
+    /// Freezes the current generation; the next one is created first, so that no append waits for it. The caller holds `turning`.
+    /// When it is cancelled, the next call continues where it stopped.
     async fn turn(&self, next: Next) -> Result<(), Error> {
         self.freeze().await?;
         let next = match next {
@@ -282,7 +282,7 @@ impl Store {
         self.freeze().await
     }
 
-    /// Makes a generation that takes messages.
+    /// Creates a generation that accepts messages.
     async fn begin(&self) -> Result<Arc<Current>, Error> {
         let number = {
             let mut state = self.state.lock();
@@ -290,7 +290,7 @@ impl Store {
             state.next_number - 1
         };
         let opened = log::open(folder::generation(&self.folder, number), generation_config(false)).await;
-        // A number whose folder could not be made is tried again: a disk without space must not fill with empty folders.
+        // A number whose folder could not be created is tried again: a disk without space must not fill with empty folders.
         let Opened { archive, upkeep } = opened.inspect_err(|_| self.state.lock().next_number = number)?;
         Ok(Arc::new(Current {
             number,
@@ -312,7 +312,7 @@ impl Store {
         old.is_frozen.store(true, Ordering::Release);
         old.upkeep.close().await?;
         let opened = Opened { archive: old.archive.clone(), upkeep: old.upkeep.clone() };
-        // Where the folder can't be looked at any more, what was counted is as good.
+        // If the folder can no longer be read, the counted usage is as good.
         let usage = usage_of(&opened).await.unwrap_or_else(|_| old.usage());
         {
             let mut state = self.state.lock();
@@ -323,7 +323,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is to be drained next.
+    /// The messages to drain next.
     pub(super) async fn oldest(&self) -> Result<Oldest, Error> {
         if let Some(number) = self.front() {
             return Ok(Oldest::Generation(number));
@@ -341,7 +341,7 @@ impl Store {
         Ok(self.front().map_or(Oldest::Nothing, Oldest::Generation))
     }
 
-    /// Where messages come all the time, the next one shall not wait for a new generation.
+    /// Where messages arrive all the time, the next one must not wait for a new generation.
     fn next_wanted(&self) -> Next {
         if self.linger.is_zero() { Next::IsNotWanted } else { Next::IsMade }
     }
@@ -350,7 +350,7 @@ impl Store {
         self.state.lock().frozen.front().map(|front| front.number)
     }
 
-    /// Opens a frozen generation for reading; `None` when there is nothing to be read in it and it is out of the way.
+    /// Opens a frozen generation for reading; `None` when nothing in it can be read and it has been set aside or removed.
     pub(super) async fn read(&self, number: u64) -> Result<Option<Reader>, Error> {
         match Reader::open(&self.folder, number).await {
             Ok(reader) => Ok(Some(reader)),
@@ -368,13 +368,13 @@ impl Store {
         }
     }
 
-    /// Notes that so many messages of a generation have been stored.
+    /// Notes that this many messages of a generation have been stored.
     pub(super) fn drained(&self, number: u64, messages: u64) {
         let mut state = self.state.lock();
         if let Some(front) = state.frozen.iter_mut().find(|frozen| frozen.number == number) {
             front.usage.messages = front.usage.messages.saturating_sub(messages);
             if front.usage.messages == 0 {
-                front.usage.oldest = None; // nothing waits any more, only the files are still there
+                front.usage.oldest = None; // nothing waits any more, only the files still exist
             }
         }
         drop(state);
@@ -389,7 +389,7 @@ impl Store {
         frozen.map_or(0, |frozen| frozen.usage.messages)
     }
 
-    /// Lets a generation go that was read to its end.
+    /// Removes a generation that was read to its end.
     pub(super) async fn finish(&self, reader: Reader) -> Result<(), Error> {
         let number = reader.number;
         let missing = reader.missing().max(self.waiting_in(number));
@@ -408,7 +408,7 @@ impl Store {
             return Ok(());
         }
         let folder = self.folder.clone();
-        // The next opening of the spool must not meet a part that is half removed.
+        // The next opening of the spool must not find a part that is half removed.
         let lock = self.lock.lock().clone();
         let remove = move || {
             let removed = folder::remove(&folder, number);
@@ -417,7 +417,7 @@ impl Store {
         };
         let removed = blocking(remove).await?;
         if let Err(error) = removed {
-            // It must not be drained for ever, so it leaves the list all the same.
+            // It must not be drained forever, so it leaves the list all the same.
             warn!(%error, number, "can't remove a drained part of the spool; the next start drains it once more");
         }
         self.forget(number);
@@ -432,7 +432,7 @@ impl Store {
             Ok(place) => {
                 error!(place = %place.display(), "a damaged part of the spool was set aside: restante archive check says more");
             }
-            // The others must not wait for it for ever, so it leaves the list all the same.
+            // The others must not wait for it forever, so it leaves the list all the same.
             Err(error) => error!(%error, number, "a damaged part of the spool is left where it is"),
         }
         self.forget(number);
@@ -444,7 +444,7 @@ impl Store {
         self.note_usage();
     }
 
-    /// Keeps a message that the engine will never take: it was acknowledged, so it is not dropped.
+    /// Keeps a message that the engine will never accept: it was acknowledged, so it is not dropped.
     pub(super) async fn refuse(&self, message: Message, why: &Error) -> Result<(), Error> {
         let place = self.folder.join(folder::REFUSED_NAME);
         error!(message_hash = %message.message_hash, error = %why, place = %place.display(),
@@ -456,7 +456,7 @@ impl Store {
         appended.map(drop)
     }
 
-    /// Writes a copy of what waits into a folder that it makes. What is drained meanwhile may be missing: the target has it.
+    /// Copies the waiting messages into a folder that it creates. What is drained meanwhile may be missing: the target has it.
     pub(crate) async fn backup(&self, to: &Path) -> Result<(), Error> {
         let numbers = {
             let _turn = self.turning.lock().await;
@@ -479,7 +479,7 @@ impl Store {
         .await
     }
 
-    /// Takes no more messages; what is there stays there.
+    /// Accepts no more messages; those in the spool stay there.
     pub(crate) async fn close(&self) -> Result<(), Error> {
         let _turn = self.turning.lock().await;
         self.state.lock().is_closed = true;
@@ -488,7 +488,7 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the gauges up to date.
+    /// Updates the gauges.
     fn note_usage(&self) -> Usage {
         let usage = self.usage();
         self.metrics.messages.set(i64::try_from(usage.messages).unwrap_or(i64::MAX));
@@ -498,7 +498,7 @@ impl Store {
     }
 }
 
-/// Whether a freeze makes the next generation.
+/// Whether a freeze creates the next generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     IsMade,
@@ -520,7 +520,7 @@ impl Current {
         Usage { messages, bytes: self.bytes.load(Ordering::Relaxed), oldest }
     }
 
-    /// Counts what was put, and gives back the space of what was there already.
+    /// Counts what was put, and releases the space of duplicates.
     fn note(&self, messages: &[Message], answers: &[Appended]) {
         for (message, answer) in messages.iter().zip(answers) {
             if *answer == Appended::Stored {
@@ -538,7 +538,7 @@ async fn usage_of(opened: &Opened) -> Result<Usage, Error> {
     Ok(Usage { messages: stats.messages, bytes: stats.disk_bytes, oldest: stats.oldest })
 }
 
-/// What a message takes in a log at most: its record and the definition of its topic.
+/// The most bytes of a message in a log: its record and the definition of its topic.
 fn room_for(message: &Message) -> u64 {
     let names = message.channel.len() + message.topic.len();
     (2 * record::HEADER_BYTES + names + message.body.len()) as u64
@@ -548,7 +548,7 @@ fn closed() -> Error {
     Error::unavailable("the spool takes no messages: it is closed")
 }
 
-/// Runs what waits for the disk on a thread made for that.
+/// Runs work that waits for the disk on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -584,7 +584,7 @@ mod tests {
         store.put(vec![message(1)]).await.unwrap();
         let used = store.usage();
         let current = store.state.lock().current.clone().unwrap();
-        current.upkeep.close().await.unwrap(); // as a disk that fails ends it
+        current.upkeep.close().await.unwrap(); // as a failed disk would end it
         let error = store.put(vec![message(2)]).await.unwrap_err();
         assert_eq!((error.kind(), store.usage()), (ErrorKind::Unavailable, used));
         store.put(vec![message(2)]).await.unwrap();

@@ -23,7 +23,7 @@ use crate::{
     waiting::{Append, closed},
 };
 
-/// A group stops taking appends at this size: enough that the sync is the smaller part of its time, and little enough that
+/// A group takes no more appends at this size: large enough that the sync is the smaller part of its time, and small enough that
 /// others don't wait long.
 const GROUP: GroupLimit = GroupLimit { messages: 4_096, bytes: 8 << 20 };
 
@@ -51,12 +51,12 @@ pub(super) fn start(shared: Arc<Shared>, mut waiting: Waiting) -> std::io::Resul
     })
 }
 
-/// Stores a group, or nothing of it.
+/// Stores all of a group or nothing.
 fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error> {
     shared.check_refusal()?;
     let messages: Vec<&Message> = group.iter().flat_map(|append| &append.messages).collect();
     let mut committed = try_commit(shared, &messages)?;
-    // The write-ahead log may have space to give back, unless the last attempt has just found none.
+    // Truncating the write-ahead log may free space, unless the last attempt has just freed none.
     if committed.as_ref().is_err_and(|error| shared.note_full("write to", error))
         && checkpoint::make_room(shared)
     {
@@ -87,7 +87,7 @@ fn commit(
 ) -> rusqlite::Result<Vec<Appended>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let staged = stage(&transaction, &shared.known.read(), messages)?;
-    // Topics are known before their messages can be seen, so that no query sees a message and not its topic.
+    // Topics become known before their messages are visible, so that no query sees a message without its topic.
     {
         let mut known = shared.known.write();
         for (row, topic) in &staged.topics {
@@ -107,7 +107,7 @@ fn commit(
     Ok(staged.answers)
 }
 
-/// What a transaction has written.
+/// The rows that a transaction has written.
 struct Staged {
     answers: Vec<Appended>,
     topics: BTreeMap<RowId, NewMessages>,
@@ -119,13 +119,13 @@ struct NewMessages {
     messages: u64,
 }
 
-/// Writes the messages that are not there yet. They are written in the archive's order, so that neighbours in time become
-/// neighbours in the table and an index page is filled once.
+/// Writes the messages that are new. They are written in the archive's order, so that neighbours in time become neighbours in the
+/// table and an index page is filled once.
 fn stage(connection: &Connection, known: &Known, messages: &[&Message]) -> rusqlite::Result<Staged> {
     let mut stager = Stager::new(connection, known)?;
     let mut answers = vec![Appended::Duplicate; messages.len()];
     let mut in_order: Vec<_> = messages.iter().zip(&mut answers).collect();
-    in_order.sort_by_key(|(message, _)| message.key()); // stable: of equal keys the first one that came is stored
+    in_order.sort_by_key(|(message, _)| message.key()); // stable: of equal keys the first one is stored
     let mut last: Option<Key> = None;
     for (message, answer) in in_order {
         let is_twice_in_the_group = last.replace(message.key()) == Some(message.key());
@@ -160,7 +160,7 @@ impl<'a> Stager<'a> {
             find: connection.prepare_cached(schema::FIND_MESSAGE)?,
             add: connection.prepare_cached(schema::ADD_MESSAGE)?,
             new_topics: HashMap::default(),
-            // A number that a failed commit had given was seen by queries already: it is not given again.
+            // Queries have already seen a number that a failed commit assigned: it is not assigned again.
             next_topic: next_in_file.max(i64::from(known.next())),
             topics: BTreeMap::new(),
             generations: BTreeMap::new(),
@@ -181,7 +181,7 @@ impl<'a> Stager<'a> {
         Ok(())
     }
 
-    /// The number of a message's topic, with the message counted.
+    /// The number of a message's topic; also counts the message.
     fn topic(&mut self, message: &Message) -> rusqlite::Result<RowId> {
         let (channel, topic) = (&message.channel, &message.topic);
         let row = match self.known.find(channel, topic) {

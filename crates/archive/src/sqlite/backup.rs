@@ -1,4 +1,4 @@
-//! Backup: the pages of the database as one snapshot shows them, by SQLite's online backup.
+//! Backup: the pages of the database in one snapshot, by SQLite's online backup.
 
 use std::{fs::File, ops::ControlFlow, path::Path, time::Duration};
 
@@ -10,16 +10,16 @@ use rusqlite::{
 use super::{Shared, schema};
 use crate::{Error, backup};
 
-/// The copy's name.
+/// The file name of the copy.
 const FILE_NAME: &str = "archive.db";
 /// Pages that are copied at once.
 const STEP_PAGES: i32 = 1_024;
-/// A pause in which others use the disk.
+/// A pause in which others can use the disk.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What the connection that reads keeps in memory: it reads each page once.
+/// The page cache of the reading connection, which reads each page once.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Writes a copy of everything that was committed into a folder.
+/// Copies everything that was committed into a folder.
 pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
     backup::require_empty(folder)?;
     let file = folder.join(FILE_NAME);
@@ -34,15 +34,15 @@ pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
     backup::sync(folder)
 }
 
-/// One transaction reads it all, so that writers don't make the copy begin anew. The write-ahead log can't be emptied meanwhile
-/// and grows by what is written. It breaks off when the copy is no longer wanted.
+/// One transaction reads it all, so that writers don't make the copy start over. The write-ahead log can't be emptied meanwhile
+/// and grows with each write. The copy stops when it is no longer wanted.
 fn copy(from: &Path, to: &Path, is_wanted: impl Fn() -> bool) -> rusqlite::Result<ControlFlow<()>> {
     let mut source = schema::connect_to_read(from, CACHE_BYTES)?;
     let snapshot = source.transaction()?;
-    schema::totals(&snapshot)?; // a transaction sees what is there at its first look
+    schema::totals(&snapshot)?; // a transaction sees the state at its first read
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let mut target = Connection::open_with_flags(to, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    // The copy is not read before it is whole and synced.
+    // The copy is not read before it is complete and synced.
     target.pragma_update(None, "journal_mode", "OFF")?;
     target.pragma_update(None, "synchronous", "OFF")?;
     let backup = Backup::new(&snapshot, &mut target)?;

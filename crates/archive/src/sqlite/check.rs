@@ -1,4 +1,4 @@
-//! `check` and `rebuild`: the rows of messages are the truth; indexes and counts are what can be made of them.
+//! `check` and `rebuild`: the rows of messages are authoritative; indexes and counts are derived from them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{Error, Finding, Report, waiting::closed};
 
 pub(super) type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Progress is reported after so many messages.
+/// Progress is reported after this many messages.
 const MESSAGES_BEFORE_PROGRESS: u64 = 10_000;
 
 const ALL_MESSAGES: &str = "SELECT id, timestamp, length(hash), topic, length(body) FROM message ORDER BY id";
@@ -24,7 +24,7 @@ const SET_TOPIC: &str = "UPDATE topic SET messages = ?2 WHERE id = ?1";
 const RAISE_NEXT_TOPIC: &str = "UPDATE meta SET value = max(value, \
     (SELECT coalesce(max(id), 0) + 1 FROM topic)) WHERE name = 'next_topic'";
 
-/// Has SQLite verify its pages and indexes, and counts everything again.
+/// Has SQLite verify its pages and indexes, and recounts everything.
 pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
     let mut check = Check::new(shared, progress);
     match shared.readers.read(|connection| check.run(connection)) {
@@ -37,7 +37,7 @@ pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Result<Report, E
     }
 }
 
-/// Makes indexes and counts anew, and removes what can't be served: rows that are no messages, and messages that stand twice.
+/// Rebuilds indexes and counts, and removes what can't be served: rows that are no messages, and duplicate messages.
 pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
     shared.check_refusal()?;
     let mut writer = shared.writer.lock();
@@ -115,7 +115,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Half of the way is SQLite's check, the other half the count.
+    /// SQLite's check is half of the progress, the count the other half.
     fn report(&self, counted: u64, messages: u64) {
         let share = if messages == 0 { 0.0 } else { counted as f64 / messages as f64 };
         let done = self.file_bytes + (share * self.file_bytes as f64) as u64;
@@ -197,7 +197,7 @@ impl Census {
     }
 }
 
-/// The topics and their counts as they are written.
+/// The topics and their stored counts.
 fn topics(connection: &Connection) -> rusqlite::Result<BTreeMap<i64, i64>> {
     let mut statement = connection.prepare(ALL_TOPICS)?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()

@@ -1,5 +1,5 @@
-//! Checkpoints: what was committed moves from the write-ahead log into the database file, beside the writer and not before
-//! an append's answer.
+//! Checkpoints: committed pages are moved from the write-ahead log into the database file, concurrently with the writer and not
+//! before an append's answer.
 
 use std::{
     path::Path,
@@ -17,22 +17,22 @@ use tracing::warn;
 
 use super::{Shared, schema};
 
-/// Pages in the write-ahead log that make a checkpoint due: 8 MiB, SQLite's own 1,000 in round numbers; on a small disk fewer,
-/// so that the reserve has space for what they add to the file.
+/// Pages in the write-ahead log that make a checkpoint due: 8 MiB, about SQLite's own 1,000; fewer on a small disk, so that the
+/// reserve has space for what they add to the file.
 const DUE_PAGES: u64 = 1_024;
-/// How long the end of a checkpoint waits, and appends with it, for queries that still read the log. A page of an answer
+/// How long the end of a checkpoint waits, and appends with it, for queries that still read the log. Reading a page of an answer
 /// rarely takes that long.
 const READERS_WAIT: Duration = Duration::from_millis(20);
-/// After so long without an append the log's space is given back.
+/// After this long without an append the log's space is released.
 const QUIET: Duration = Duration::from_secs(10);
-/// What the checkpointer's connection keeps in memory: it reads the log only.
+/// The page cache of the checkpointer's connection, which reads only the log.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What the thread is asked to do.
+/// Requests to the thread.
 #[derive(Default)]
 struct Request {
     is_due: bool,
-    /// Something was written since the thread looked.
+    /// Something was written since the thread last checked.
     is_written: bool,
     /// The log is not known to be empty.
     is_dirty: bool,
@@ -45,7 +45,7 @@ pub(super) struct Checkpointer {
     /// `None` when read-only or closed.
     connection: Mutex<Option<Connection>>,
     /// The pages that make the next checkpoint due: more when a reader kept the last one from being complete, so that a reader
-    /// of hours doesn't cause an attempt after every commit.
+    /// that runs for hours doesn't cause an attempt after every commit.
     due_pages: AtomicU64,
     due_pages_min: u64,
 }
@@ -58,14 +58,14 @@ const MOVE_AND_TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 /// How a checkpoint ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The log begins anew and keeps its space.
+    /// The log starts over and keeps its space.
     Restart,
     /// The log is empty.
     Truncate,
 }
 
 impl Checkpointer {
-    /// One that has nothing to do.
+    /// A checkpointer that has nothing to do.
     pub(super) fn idle() -> Self {
         Self {
             request: Mutex::default(),
@@ -76,7 +76,7 @@ impl Checkpointer {
         }
     }
 
-    /// `reserve_bytes` is what can be given up to the end of a checkpoint.
+    /// `reserve_bytes` is the space that can be released to complete a checkpoint.
     pub(super) fn for_file(file: &Path, reserve_bytes: u64) -> rusqlite::Result<Self> {
         let due_pages_min = (reserve_bytes / 2 / u64::from(schema::PAGE_BYTES)).min(DUE_PAGES);
         let due_pages = AtomicU64::new(due_pages_min);
@@ -86,7 +86,7 @@ impl Checkpointer {
         Ok(Self { connection, request, due_pages, due_pages_min, ..Self::idle() })
     }
 
-    /// Looks how long the log is after a commit, and wakes the thread when it is long enough.
+    /// Checks the length of the log after a commit, and wakes the thread when it is long enough.
     pub(super) fn measure(&self, writer: &Connection) {
         let pages = checkpoint(writer, LOOK).map_or(0, |log| log.pages - log.moved_pages);
         let is_due = pages >= self.due_pages.load(Ordering::Relaxed);
@@ -100,13 +100,13 @@ impl Checkpointer {
         }
     }
 
-    /// Has the thread end.
+    /// Ends the thread.
     pub(super) fn stop(&self) {
         self.request.lock().is_closing = true;
         self.changed.notify_one();
     }
 
-    /// Lets the connection go.
+    /// Closes the connection.
     pub(super) fn disconnect(&self) {
         *self.connection.lock() = None;
     }
@@ -151,19 +151,19 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
     })
 }
 
-/// Gives back what the log takes beside the file, on a full disk. Returns whether it took anything.
+/// Releases the log's space on a full disk. Returns whether it had any.
 pub(super) fn make_room(shared: &Shared) -> bool {
     let log = match shared.writer.lock().as_ref() {
         Some(writer) => checkpoint(&writer.connection, LOOK),
         None => return false,
     };
-    // A log of no pages was truncated.
+    // A log without pages was truncated.
     log.is_ok_and(|log| log.pages > 0) && run(shared, End::Truncate).is_ok_and(|is_complete| is_complete)
 }
 
-/// Moves the log into the file. Most of it is moved while appends continue; what they have added meanwhile, and the end, is
-/// done while they wait. Whether the log could be brought to that end is returned: it may be in use by a reader. On a full disk
-/// the reserve gives the file space to grow.
+/// Moves the log into the file. Most of it is moved while appends continue; what they add meanwhile, and the end, is done while
+/// they wait. Returns whether the log could be brought to that end: a reader may be using it. On a full disk the reserve gives
+/// the file space to grow.
 pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     let moved = move_log(shared, end);
     let Some(reserve) = &shared.reserve else { return moved };
@@ -180,7 +180,7 @@ pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     }
 }
 
-/// The same with what space there is.
+/// The same without releasing the reserve.
 pub(super) fn move_log(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     if shared.refusal.get().is_some() {
         return Ok(false); // what is in the log may be all that the disk has kept
@@ -218,7 +218,7 @@ fn note_failure(shared: &Shared, log: rusqlite::Result<Log>) -> rusqlite::Result
 struct Log {
     is_busy: bool,
     pages: u64,
-    /// Pages that are in the file as well.
+    /// Pages that are also in the file.
     moved_pages: u64,
 }
 

@@ -1,4 +1,4 @@
-/// What the messages of a generation come to.
+/// The totals of a generation's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation {
     pub(super) messages: i64,

@@ -1,4 +1,4 @@
-//! The topics of the archive in memory, with the numbers that their rows have.
+//! The topics of the archive in memory, with the numbers of their rows.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ use crate::{
 /// The number of a topic's row. It is never used again for another topic, so that it means the same in every snapshot.
 pub(super) type RowId = u32;
 
-/// All topics that have messages. The dictionary gives numbers of its own; they are mapped to those of the rows.
+/// All topics that have messages. The dictionary assigns its own numbers, which are mapped to those of the rows.
 pub(super) struct Known {
     dictionary: Dictionary,
     /// By the dictionary's number.
     topics: Vec<Topic>,
     numbers: HashMap<RowId, TopicId, RandomState>,
     messages: u64,
-    /// Rows from here on are not known yet.
+    /// Rows from this one on are not known yet.
     next: RowId,
 }
 
@@ -77,7 +77,7 @@ impl Known {
     pub(super) fn load_new(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let next: RowId = connection.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?;
         if next <= self.next {
-            return Ok(()); // a query with a newer snapshot was faster
+            return Ok(()); // a query with a newer snapshot was first
         }
         let mut statement = connection.prepare_cached(schema::TOPICS_FROM)?;
         let mut rows = statement.query([self.next])?;
@@ -90,7 +90,7 @@ impl Known {
         Ok(())
     }
 
-    /// The number after all that were ever known here.
+    /// The number after the highest one that was ever known here.
     pub(super) fn next(&self) -> RowId {
         self.next
     }
@@ -113,7 +113,7 @@ impl Known {
     pub(super) fn count(&mut self, row: RowId, channel: &str, topic: &str, messages: u64) {
         let (number, _) = self.dictionary.count(channel, topic, messages);
         if self.topics.len() <= number as usize {
-            self.topics.push(Topic { row, messages: 0 }); // the dictionary numbers topics one after the other
+            self.topics.push(Topic { row, messages: 0 }); // the dictionary numbers topics consecutively
             self.numbers.insert(row, number);
         }
         if let Some(topic) = self.topics.get_mut(number as usize) {
@@ -129,7 +129,7 @@ impl Known {
         self.next = self.next.max(row.saturating_add(1));
     }
 
-    /// Takes messages of a topic away; a topic without messages is forgotten.
+    /// Subtracts messages of a topic; a topic without messages is forgotten.
     pub(super) fn discount(&mut self, row: RowId, messages: u64) {
         let Some(number) = self.numbers.get(&row).copied() else { return };
         self.dictionary.discount(number, messages);

@@ -2,14 +2,14 @@
 //!
 //! `docs/formats/sqlite.md` describes the tables and the reasons.
 //!
-//! - [`mod@open`]: whose file it is, one writer at a time.
+//! - [`mod@open`]: whether the file is an archive; one writer at a time.
 //! - [`append`]: one thread that stores each group of appends in one transaction.
-//! - [`checkpoint`]: one thread that moves the write-ahead log into the file beside the writer.
+//! - [`checkpoint`]: one thread that moves the write-ahead log into the file concurrently with the writer.
 //! - [`known`]: topics in memory, with the numbers of their rows.
 //! - [`query`], [`readers`]: a page from one snapshot, by the cheaper of two indexes.
 //! - [`retention`], [`check`]: upkeep in steps.
 //! - [`mod@backup`]: a copy of one snapshot.
-//! - [`mod@reserve`]: space that is given up on a full disk.
+//! - [`mod@reserve`]: space that is released on a full disk.
 //! - [`schema`]: every table and every statement.
 
 mod append;
@@ -53,7 +53,7 @@ use crate::{
     waiting::closed,
 };
 
-/// Damaged rows that are remembered, so that each is counted once.
+/// The most damaged rows that are remembered, so that each is counted once.
 const DAMAGED_MAX: usize = 10_000;
 
 /// Opens the archive in a file.
@@ -62,7 +62,7 @@ pub(crate) async fn open(file: PathBuf, config: Config) -> Result<Opened, Error>
     Ok(Opened { archive: sqlite.clone(), upkeep: sqlite })
 }
 
-/// What all threads of the engine share.
+/// The state that all threads of the engine share.
 struct Shared {
     is_read_only: bool,
     topic_bits: fn(&str) -> TopicBits,
@@ -75,12 +75,12 @@ struct Shared {
     metrics: Metrics,
     /// Why writes are refused, and since when: after a failed sync it is unknown what the disk has kept.
     refusal: OnceLock<(String, Timestamp)>,
-    /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
+    /// Whether writes find no space. Such writes were not acknowledged, and the next write is tried as usual.
     disk_full: DiskFull,
     /// `None` when read-only.
     reserve: Option<Reserve>,
     damaged: Mutex<BTreeSet<i64>>,
-    /// Held until the archive is closed, when it is open for writing.
+    /// Held until the archive is closed, if it is open for writing.
     lock: Mutex<Option<File>>,
     file: PathBuf,
     /// Dropped last, after all connections.
@@ -88,7 +88,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Takes no more messages from here on, until the archive is opened again.
+    /// Refuses writes from now on, until the archive is opened again.
     fn refuse(&self, why: &str) -> Error {
         let (refusal, _) = self.refusal.get_or_init(|| {
             (format!("{why}; the archive takes no messages until it is opened again"), self.clock.now())
@@ -133,13 +133,13 @@ impl Shared {
         }
     }
 
-    /// What the file and its write-ahead log take.
+    /// The size of the file and its write-ahead log.
     fn disk_bytes(&self) -> u64 {
         let files = [self.file.clone(), open::beside(&self.file, "-wal")];
         files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
     }
 
-    /// Stops everything that runs, moves the log into the file, and lets connections and lock go.
+    /// Stops all threads, moves the log into the file, and releases connections and lock.
     fn close(&self, threads: Vec<JoinHandle<()>>) -> Result<(), Error> {
         self.checkpointer.stop();
         for thread in threads {
@@ -152,12 +152,12 @@ impl Shared {
         self.readers.disconnect();
         let writer = self.writer.lock().take();
         let is_all_moved = moved.as_ref().is_ok_and(|is_complete| *is_complete);
-        // On a full disk the log's empty files stay: there might be no space to make them when the archive is opened next.
+        // On a full disk the log's empty files stay: there might be no space to create them when the archive is opened next.
         let removes_log = is_all_moved && self.disk_full.problem().is_none();
         let closed = writer.map_or(Ok(()), |writer| writer.close(removes_log));
         *self.lock.lock() = None;
         match moved {
-            // What is in the log stays there, and nothing of it is lost.
+            // The contents of the log stay there, and nothing is lost.
             Err(error) if self.note_full("checkpoint", &error) => {}
             Err(error) => return Err(self.failed("close", error)),
             Ok(_) => {}
@@ -183,7 +183,7 @@ fn kind_of(error: &rusqlite::Error) -> ErrorKind {
         return ErrorKind::Full; // no space for the index of the log
     }
     let Some(code) = error.sqlite_error_code() else {
-        // What was read has another type than what was written.
+        // The value has another type than the one that was written.
         return ErrorKind::Corrupt;
     };
     match code {
@@ -211,7 +211,7 @@ fn is_sync_failure(error: &rusqlite::Error) -> bool {
     matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
 }
 
-/// Runs what reads or writes files on a thread made for that.
+/// Runs work that reads or writes files on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -240,7 +240,7 @@ fn result_of<T>(joined: Result<Result<T, Error>, JoinError>) -> Result<T, Error>
     joined.unwrap_or_else(|error| Err(Error::internal("an archive task ended early").with_source(error)))
 }
 
-/// The engine as doors and operators see it.
+/// The engine behind the traits.
 struct Sqlite {
     shared: Arc<Shared>,
     /// `None` when read-only.
@@ -255,7 +255,7 @@ impl Drop for Sqlite {
 }
 
 impl Sqlite {
-    /// Does something with one of the reading connections.
+    /// Runs work with one of the reading connections.
     async fn read<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -297,11 +297,11 @@ impl Archive for Sqlite {
     }
 }
 
-/// What a message takes in the file beside its body: its row, and its places in three indexes.
+/// Bytes of a message in the file apart from its body: its row, and its entries in three indexes.
 const ROW_BYTES: u64 = 160;
 
-/// What the file holds, by generation: consecutive messages in the order of their arrival, so that each usually spans a short time.
-/// Each is reported to take its share of the file.
+/// The contents of the file by generation: consecutive messages in the order of their arrival, so that each usually spans a short
+/// time. Each is reported with its share of the file.
 fn parts_of(
     generations: &[schema::Generation],
     (oldest, newest): (Timestamp, Timestamp),
@@ -316,7 +316,7 @@ fn parts_of(
         let share = u128::from(disk_bytes) * weigh(generation) / weight_in_all.max(1);
         PartStats {
             name: format!("generation {}", generation.number),
-            // Retention takes messages away, and leaves the ends where they were if it takes none of this generation.
+            // Retention removes messages, and leaves the bounds as they were if it removes none of this generation.
             oldest: generation.oldest.clamp(oldest, newest),
             newest: generation.newest.clamp(oldest, newest),
             messages: generation.messages,

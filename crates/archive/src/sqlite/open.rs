@@ -1,4 +1,4 @@
-//! Opening: checks that the file is an archive and not in use, and creates it where there is none.
+//! Opening: checks that the file is an archive and not in use, and creates one if there is none.
 
 use std::{
     collections::BTreeMap,
@@ -25,9 +25,9 @@ use super::{
 };
 use crate::{Config, Error, disk_full::DiskFull, group, nearest};
 
-/// What every SQLite file begins with.
+/// The first bytes of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
-/// Where the header has the version of the tables and the mark of the program, big-endian.
+/// The offsets in the header of the version of the tables and of the program's mark, big-endian.
 const USER_VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 const HEADER_BYTES: u64 = 100;
@@ -35,10 +35,10 @@ const HEADER_BYTES: u64 = 100;
 /// How often opening waits for readers of the log that an earlier process has left.
 const SETTLE_TRIES: u32 = 10;
 
-/// Opens the archive in a file, and makes it when it isn't there.
+/// Opens the archive in a file, and creates it if it doesn't exist.
 pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
     let file = std::path::absolute(file).map_err(|error| Error::io("find", shown(file), error))?;
-    let file = real_path(&file); // log and lock lie beside the file, not beside a link to it
+    let file = real_path(&file); // log and lock are next to the file, not next to a link to it
     let is_there = check_owner(&file)?;
     if config.read_only {
         if !is_there {
@@ -77,7 +77,7 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
     Ok(Arc::new(Sqlite { shared, queue: Some(queue), threads: Mutex::new(threads) }))
 }
 
-/// Moves what a process before has left in the write-ahead log into the file, synced. Such a process may have ended before its
+/// Moves what an earlier process has left in the write-ahead log into the file, synced. Such a process may have ended before its
 /// sync, and what the page cache shows need not be on the disk: it must not be reported as stored.
 fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
     for _ in 0..SETTLE_TRIES {
@@ -94,7 +94,7 @@ fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
     synced.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// What an archive has that is open for writing.
+/// The parts of an archive that is open for writing.
 struct Writing {
     writer: Writer,
     lock: File,
@@ -148,13 +148,13 @@ pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// Whether a file is an archive that this program understands.
+/// Whether a file is an archive of a version that this program knows.
 pub(crate) fn holds_archive(file: &Path) -> bool {
     check_owner(file).unwrap_or(false)
 }
 
-/// Whether there is an archive in a file: ours, and of a version that is understood. An empty file is none yet. What belongs
-/// to others is refused before SQLite gets to see it, which might write its log into the file.
+/// Whether there is an archive in a file: of this program, and of a known version. An empty file is none yet. Files of other
+/// programs are refused before SQLite opens them, because it might write its log into the file.
 fn check_owner(file: &Path) -> Result<bool, Error> {
     let header = match read_header(file) {
         Ok(None) => return Ok(true),
@@ -196,13 +196,13 @@ fn check_owner(file: &Path) -> Result<bool, Error> {
 /// The first bytes of a file; `None` when an archive of this process has it open.
 ///
 /// A process loses all its POSIX locks on a file as soon as it closes the file anywhere, and SQLite would not notice
-/// (sqlite.org/howtocorrupt.html, 2.2). So a file is only read where it is not open in this process.
+/// (sqlite.org/howtocorrupt.html, 2.2). So a file is only read if it is not open in this process.
 fn read_header(file: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let in_use = IN_USE.lock();
     if in_use.contains_key(&real_path(file)) {
         return Ok(None);
     }
-    // To open a FIFO may take for ever.
+    // Opening a FIFO may block forever.
     if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("it is no regular file"));
     }
@@ -218,7 +218,7 @@ fn real_path(file: &Path) -> PathBuf {
     file.canonicalize().unwrap_or_else(|_| file.to_owned())
 }
 
-/// A file is in use as long as this lives.
+/// A file is in use as long as this value lives.
 pub(super) struct InUse(PathBuf);
 
 impl InUse {
@@ -249,12 +249,12 @@ fn create_and_lock(file: &Path) -> Result<File, Error> {
     restante_disk::hold(&beside(file, ".lock"), &what, advice)
 }
 
-/// Makes an archive under another name first, so that under its own it is whole.
+/// Creates an archive under a temporary name first, so that under its own name it is always complete.
 fn create(file: &Path) -> Result<(), Error> {
     let log = beside(file, "-wal");
     let has_log = std::fs::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
     if has_log {
-        // A log knows not whose it is: it would be read into the new file.
+        // A log does not identify its file: it would be read into the new file.
         let what = format!(
             "{} is there without its archive: restore {} from a copy, or move the log away",
             shown(&log),
@@ -282,7 +282,7 @@ fn put_in_place(new: &Path, file: &Path) -> std::io::Result<()> {
     File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Whether every statement fits the tables that are there.
+/// Checks that every statement fits the existing tables.
 fn check_tables(file: &Path, connection: &Connection, statements: &[&str]) -> Result<(), Error> {
     for sql in statements {
         connection.prepare_cached(sql).map_err(|error| {

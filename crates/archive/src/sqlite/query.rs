@@ -18,16 +18,16 @@ use crate::{
     Direction, PAGE_BYTES_MAX, Page, Part, Query, RowAt, TopicName, Topics, query::KeyRange, record,
 };
 
-/// What seeking a topic costs, in rows of a scan: about 2 microseconds and 0.15.
+/// The cost of seeking a topic, in rows of a scan: about 2 microseconds and 0.15.
 const SEEK_ROWS: u64 = 12;
-/// What a row of a merge costs, in rows of a scan.
+/// The cost of a row of a merge, in rows of a scan.
 const MERGE_ROWS: u64 = 2;
 /// The part of a merge's cost that is spent on a scan before it, in case the range is short: 1 in this many.
 const GLANCE: u64 = 8;
-/// Messages that are read and left out rather than seeking the next one that is wanted.
+/// Up to this many unwanted messages are read and skipped rather than seeking the next wanted one.
 const GAP_MAX: i64 = 8;
 
-/// What is asked, with the topics found out where that is possible without the database.
+/// A query, with its topics resolved where that is possible without the database.
 pub(super) struct Ask {
     query: Query,
     wanted: Option<Wanted>,
@@ -36,7 +36,7 @@ pub(super) struct Ask {
 impl Ask {
     pub(super) fn new(shared: &Shared, query: &Query) -> Self {
         if shared.is_read_only {
-            return Self { query: query.clone(), wanted: None }; // the snapshot says which topics exist
+            return Self { query: query.clone(), wanted: None }; // the snapshot shows which topics exist
         }
         let wanted = shared.known.read().wanted(query);
         let without_topics = Query {
@@ -54,7 +54,7 @@ impl Ask {
     }
 }
 
-/// One page of the messages that match; `None` when the cursor names a message that isn't there.
+/// One page of the messages that match; `None` when the cursor's message doesn't exist.
 pub(super) fn query(
     shared: &Shared,
     connection: &mut Connection,
@@ -90,7 +90,7 @@ pub(super) fn query(
     view.page(found, &query).map(Some)
 }
 
-/// Reads the topics that another process has added.
+/// Loads the topics that another process has added.
 fn learn_topics(shared: &Shared, snapshot: &Connection) -> rusqlite::Result<()> {
     let next: RowId = snapshot.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?;
     if shared.known.read().knows_until(next) {
@@ -99,7 +99,7 @@ fn learn_topics(shared: &Shared, snapshot: &Connection) -> rusqlite::Result<()> 
     shared.known.write().load_new(snapshot)
 }
 
-/// A key as it is ordered in the direction of a query.
+/// A key that is ordered in the direction of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RowPosition {
     timestamp: i64,
@@ -110,7 +110,7 @@ impl RowPosition {
     fn of(key: Key, direction: Direction) -> Self {
         match direction {
             Direction::Forward => Self { timestamp: key.timestamp.0, hash: key.message_hash.0 },
-            // With all bits turned over the order is turned over too.
+            // Inverting all bits inverts the order too.
             Direction::Backward => {
                 Self { timestamp: !key.timestamp.0, hash: key.message_hash.0.map(|byte| !byte) }
             }
@@ -138,7 +138,7 @@ struct Found {
     id: i64,
 }
 
-/// An end of a range, as a statement takes it.
+/// An end of a range, as statements expect it.
 #[derive(Clone, Copy)]
 struct End {
     timestamp: i64,
@@ -179,7 +179,7 @@ struct Between {
 
 impl Between {
     fn new(range: &KeyRange) -> Self {
-        // A range includes its beginning only where no cursor stands; then it begins with a timestamp.
+        // A range includes its beginning only if there is no cursor; then it begins with a timestamp.
         let after = if range.from_excluded { End::at(range.from) } else { End::before(range.from.timestamp) };
         Self { after, before: range.until.map_or(End::of_all(), End::at) }
     }
@@ -203,15 +203,15 @@ impl Between {
     }
 }
 
-/// How a scan ended.
+/// The outcome of a scan.
 enum Scanned {
     /// Enough was found, or the range is over.
     Done,
-    /// So many rows were looked at that another way is the better one from here on.
+    /// So many rows were read that another access path is better from here on.
     UpTo(RowPosition),
 }
 
-/// What a query looks at.
+/// What a query reads.
 struct View<'a> {
     shared: &'a Shared,
     snapshot: &'a Transaction<'a>,
@@ -219,9 +219,9 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// The key of the message with a hash; where that hash stands at several times, one of them.
+    /// The key of the message with a hash; if that hash has several timestamps, one of them.
     fn place_of(&self, hash: &MessageHash, query: &Query) -> rusqlite::Result<Option<Key>> {
-        // As a rule it lies where the query looks, which leaves few generations.
+        // Usually it is where the query reads, which leaves few generations.
         let start = query.start.unwrap_or(Timestamp::MIN);
         let end = query.end.unwrap_or(Timestamp::MAX);
         let mut place = self.find_hash(hash, start, end)?;
@@ -278,7 +278,7 @@ impl View<'_> {
         Ok(all)
     }
 
-    /// The first messages of a range, by the cheaper way.
+    /// The first messages of a range, by the cheaper access path.
     fn in_range(&self, range: &KeyRange, wanted: &Wanted, limit: usize) -> rusqlite::Result<Vec<Found>> {
         let between = Between::new(range);
         let mut found = Vec::new();
@@ -300,7 +300,7 @@ impl View<'_> {
         Ok(found)
     }
 
-    /// Walks a range in the direction of the query and takes what is wanted.
+    /// Walks a range in the direction of the query and collects wanted rows.
     fn scan(
         &self,
         between: Between,
@@ -337,7 +337,7 @@ impl View<'_> {
         Ok(Scanned::Done)
     }
 
-    /// The first messages of the topics in a range. What is found in one topic bounds what is looked for in the next.
+    /// The first messages of the topics in a range. The messages found for one topic bound the search in the next.
     fn merge(&self, between: Between, topics: &WantedTopics, limit: usize) -> rusqlite::Result<Vec<Found>> {
         let sql = match self.direction {
             Direction::Forward => schema::TOPIC_FORWARD,
@@ -353,7 +353,7 @@ impl View<'_> {
             while let Some(this) = self.next_found(&mut rows)? {
                 if first.len() >= limit {
                     if first.peek().is_some_and(|last| this >= *last) {
-                        break; // and so are all after it
+                        break; // and so are all later ones
                     }
                     first.pop();
                 }
@@ -391,7 +391,7 @@ impl View<'_> {
         Ok(Some(Found { position: RowPosition::of(key, self.direction), topic: topic_of(row)?, id }))
     }
 
-    /// Cuts what was found down to one page and fetches it.
+    /// Truncates the rows that were found to one page and fetches it.
     fn page(&self, mut found: Vec<Found>, query: &Query) -> rusqlite::Result<Page> {
         let in_all = found.len();
         found.truncate(query.limit);
@@ -414,7 +414,7 @@ impl View<'_> {
         Ok(records.into_page(self.direction, next, query.bodies))
     }
 
-    /// Fetches bodies in the order in which they lie in the file. False when a page has no space for them all.
+    /// Fetches bodies in the order of the file. False when a page has no space for them all.
     fn fetch(&self, found: &[Found], records: &mut Records) -> rusqlite::Result<bool> {
         let mut by_id: Vec<(i64, usize)> =
             found.iter().zip(0..).map(|(this, place)| (this.id, place)).collect();
@@ -426,7 +426,7 @@ impl View<'_> {
             let mut wanted = run.iter().peekable();
             while let Some(row) = rows.next()? {
                 let id: i64 = row.get(0)?;
-                while wanted.next_if(|(other, _)| *other < id).is_some() {} // an index names what isn't there
+                while wanted.next_if(|(other, _)| *other < id).is_some() {} // an index has a row that doesn't exist
                 let Some((_, place)) = wanted.next_if(|(other, _)| *other == id) else { continue };
                 let (Some(this), Ok(body)) = (found.get(*place), row.get_ref(1)?.as_blob()) else { continue };
                 self.add(records, *place, this, body)?;
@@ -477,7 +477,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// A topic's name. One that was forgotten a moment ago is still in the snapshot.
+    /// A topic's name. One that was removed a moment ago is still in the snapshot.
     fn topic_name(&self, topic: RowId) -> rusqlite::Result<Option<TopicName>> {
         if let Some(name) = self.shared.known.read().name(topic) {
             return Ok(Some(name.clone()));
@@ -492,7 +492,7 @@ impl View<'_> {
     }
 }
 
-/// The topic of a row (timestamp, hash, topic, id); 0, which no topic has, when it can't be one.
+/// The topic of a row (timestamp, hash, topic, id); 0, which no topic has, when it is invalid.
 fn topic_of(row: &Row<'_>) -> rusqlite::Result<RowId> {
     let topic = row.get_ref(2)?.as_i64().ok();
     Ok(topic.and_then(|topic| RowId::try_from(topic).ok()).unwrap_or(0))
@@ -500,9 +500,9 @@ fn topic_of(row: &Row<'_>) -> rusqlite::Result<RowId> {
 
 /// How many rows of the range to walk before each wanted topic is sought.
 ///
-/// A page of L rows costs about `L R / n` rows by scan, where n of R rows are of k wanted topics, and `12 k` by merge. Where
-/// the messages of a topic lie in time is not known, so a scan that is estimated to be cheaper and finds little ends after
-/// twice the cost of the merge; and where the merge is estimated to be cheaper, an eighth of its cost goes to a trial scan of
+/// A page of L rows costs about `L R / n` rows by scan, where n of R rows are of k wanted topics, and `12 k` by merge. The
+/// distribution of a topic's messages over time is unknown, so a scan that is estimated to be cheaper and finds little ends after
+/// twice the cost of the merge; and where the merge is estimated to be cheaper, an eighth of its cost is spent on a trial scan of
 /// the range, which may be short. So for any content of the range, a page costs at most three times the cheaper way.
 fn rows_to_scan(topics: &WantedTopics, limit: usize) -> u64 {
     let limit = limit as u64;
@@ -511,11 +511,11 @@ fn rows_to_scan(topics: &WantedTopics, limit: usize) -> u64 {
     if scan <= merge { merge * 2 } else { (merge / GLANCE).max(1) }
 }
 
-/// The records of a page in the making, in the order in which they were fetched.
+/// The records of a page being built, in the order in which they were fetched.
 struct Records {
     bytes: Vec<u8>,
     body_bytes: usize,
-    /// By the place that a row has on the page.
+    /// By the index of the row on the page.
     offsets: Vec<Option<u32>>,
     names: Vec<TopicName>,
     numbers: HashMap<RowId, u32, RandomState>,

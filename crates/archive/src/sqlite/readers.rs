@@ -1,4 +1,4 @@
-//! Connections that read, lent to one query each.
+//! Reading connections, each used by one query at a time.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 use super::schema;
 use crate::Config;
 
-/// Connections are made when they are needed, and kept.
+/// Connections are created when needed, and kept.
 pub(super) struct Readers {
     file: PathBuf,
     cache_bytes: usize,
     idle: Mutex<Vec<Connection>>,
-    /// As many as there may be connections at work.
+    /// One permit for each connection that may be in use.
     pub(super) permits: Arc<Semaphore>,
 }
 
@@ -31,7 +31,7 @@ impl Readers {
         }
     }
 
-    /// Does something with a connection, which must not be left in a transaction. Doors come with a permit.
+    /// Runs work with a connection, which must not be left in a transaction. Queries of clients hold a permit.
     pub(super) fn read<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,

@@ -1,5 +1,5 @@
-//! A file beside the archive that only takes space. On a full disk it is given up for a moment: checkpoints, pruning and opening
-//! need some space before they give more back.
+//! A file next to the archive that only takes space. On a full disk it is removed for a moment: checkpoints, pruning and opening
+//! need some space before they release more.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,23 +12,23 @@ use rustix::fs::FallocateFlags;
 
 use crate::disk_full;
 
-/// What the file takes: this part of the disk, within these bounds. The upper one is twice what makes a checkpoint due.
+/// The size of the file: this part of the disk, within these bounds. The upper one is twice what makes a checkpoint due.
 const DISK_SHARE: u64 = 16;
 const BYTES_MIN: u64 = 512 << 10;
 const BYTES_MAX: u64 = 16 << 20;
-/// On a disk that has no more space than this the file is given up before the archive is opened.
+/// On a disk with no more free space than this the file is removed before the archive is opened.
 const OPENING_BYTES: u64 = 512 << 10;
 
 /// See the module.
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,
-    /// Held while the file is made or removed.
+    /// Held while the file is created or removed.
     is_made: Mutex<bool>,
 }
 
 impl Reserve {
-    /// The reserve of an archive; the file may be there from before.
+    /// The reserve of an archive; the file may exist already.
     pub(super) fn new(path: PathBuf) -> Self {
         let disk = disk_full::disk_bytes(path.parent().unwrap_or(Path::new("/"))).unwrap_or(u64::MAX);
         let bytes = (disk / DISK_SHARE).clamp(BYTES_MIN, BYTES_MAX);
@@ -36,21 +36,21 @@ impl Reserve {
         Self { path, bytes, is_made: Mutex::new(is_made) }
     }
 
-    /// The bytes that the file takes when there is space.
+    /// The size of the file when there is space.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives the space up. Returns whether there was any.
+    /// Releases the space. Returns whether there was any.
     pub(super) fn release(&self) -> bool {
         let mut is_made = self.is_made.lock();
-        // What can't be removed gives no space.
+        // A file that can't be removed frees no space.
         let is_removed = *is_made && std::fs::remove_file(&self.path).is_ok();
         *is_made = false;
         is_removed
     }
 
-    /// Gives the space up if opening needs it.
+    /// Releases the space if opening needs it.
     pub(super) fn release_to_open(&self) {
         if disk_full::free_bytes(self.path.parent().unwrap_or(Path::new("/")))
             .is_some_and(|free| free < OPENING_BYTES)
@@ -59,7 +59,7 @@ impl Reserve {
         }
     }
 
-    /// Takes the space, or as much of it as there is. It is no error when there is none: it is tried again.
+    /// Allocates the space, or as much of it as there is. It is no error when there is none: this is tried again.
     pub(super) fn make(&self) {
         let mut is_made = self.is_made.lock();
         let mut bytes = self.bytes;
@@ -69,7 +69,7 @@ impl Reserve {
         }
     }
 
-    /// Not synced: after a power cut it is made anew.
+    /// Not synced: after a power cut the file is created again.
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         let file: File = OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)?;
         let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes);

@@ -1,5 +1,5 @@
-//! Retention: the oldest messages are removed in small steps, between which appends continue; then the pages that they took are
-//! given back, in small steps as well.
+//! Retention: the oldest messages are removed in small steps, between which appends continue; then their pages are released, in
+//! small steps as well.
 
 use std::{
     collections::BTreeMap,
@@ -20,27 +20,27 @@ use super::{
 };
 use crate::{Error, Pruned, Retention, waiting::closed};
 
-/// Messages that one step removes at most: each touches a page of the hash index, so a step writes about 1 MiB and keeps
-/// appends waiting for a few milliseconds.
+/// The most messages that one step removes: each touches a page of the hash index, so a step writes about 1 MiB and delays
+/// appends by a few milliseconds.
 const STEP_MESSAGES: u32 = 128;
-/// Bytes of bodies after which a step ends: those of large messages are pages of their own.
+/// Bytes of bodies after which a step ends: large bodies have pages of their own.
 const STEP_BYTES: u64 = 1 << 20;
-/// Pages that one step gives back.
+/// Pages that one step releases.
 const STEP_PAGES: u32 = 64;
-/// What a message takes in the file beside its body: its row and three index entries.
+/// Bytes of a message in the file apart from its body: its row and three index entries.
 const ROW_BYTES: u64 = 180;
-/// What the write-ahead log takes beside the file while appends continue.
+/// The size of the write-ahead log while appends continue.
 const LOG_BYTES: u64 = 16 << 20;
-/// How long a step rests, in times of what it has worked, and at most. Measured with 200 appends a second: 12,000 messages a
+/// How long a step rests, in multiples of the time it worked, and at most. Measured with 200 appends a second: 12,000 messages a
 /// second are removed, and the appends' p99 rises by less than half.
 const REST: u32 = 2;
 const REST_MAX: Duration = Duration::from_millis(50);
-/// Steps between two checkpoints: about 4 MiB of log, so that the sync of the file doesn't hold up those of appends for long.
+/// Steps between two checkpoints: about 4 MiB of log, so that syncing the file doesn't delay the appends' syncs for long.
 const STEPS_BEFORE_CHECKPOINT: u32 = 4;
 /// How often the end of a prune tries to empty the log while it is being read.
 const TRIES_MAX: u32 = 10;
 
-/// Removes what `policy` lets go.
+/// Removes what `policy` does not keep.
 pub(super) fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
     let before = shared.disk_bytes();
     let mut prune = Prune {
@@ -53,7 +53,7 @@ pub(super) fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Resu
     };
     let result = prune.run();
     if let Some(reserve) = &shared.reserve {
-        reserve.make(); // it was given up if the disk was full
+        reserve.make(); // it was released if the disk was full
     }
     shared.disk_full.look();
     let mut pruned = prune.pruned;
@@ -91,8 +91,8 @@ impl Prune<'_> {
         self.shrink()
     }
 
-    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find space: what they remove
-    /// must be written to the log first.
+    /// Does one step. On a full disk the reserve is released, and steps become smaller until they find space: removals must be
+    /// written to the log first.
     fn step_in_room(
         &mut self,
         step: impl Fn(&mut Self, &mut Connection) -> rusqlite::Result<bool>,
@@ -107,7 +107,7 @@ impl Prune<'_> {
             };
             self.shared.disk_full.note(&error);
             let is_released = self.shared.reserve.as_ref().is_some_and(|reserve| reserve.release());
-            // The file may be too long for the disk now; pages that are removed make it shorter.
+            // The file may be too long for the disk now; removing pages makes it shorter.
             let is_moved =
                 checkpoint::move_log(self.shared, End::Truncate).is_ok_and(|is_complete| is_complete);
             if !is_released {
@@ -129,12 +129,12 @@ impl Prune<'_> {
         let mut writer = self.shared.writer.lock();
         let begun = Instant::now();
         let connection = &mut writer.as_mut().ok_or_else(closed)?.connection;
-        // A step need not be synced: the next append's sync covers it, and at the end the checkpoint.
+        // A step need not be synced: the sync of the next append covers it, and at the end that of the checkpoint.
         let result =
             connection.pragma_update(None, "synchronous", "NORMAL").and_then(|()| step(self, connection));
         let restored = connection.pragma_update(None, "synchronous", "FULL");
         if let Err(error) = &restored {
-            // An append that isn't synced would be answered as if it were.
+            // An append that isn't synced would be acknowledged as if it were.
             self.shared.refuse(&format!("syncing can't be switched on again after a prune: {error}"));
         }
         let result = result.and_then(|more| restored.map(|()| more));
@@ -144,7 +144,7 @@ impl Prune<'_> {
         let more = result?;
         self.steps += 1;
         if self.shared.disk_full.is_full() {
-            // The log's space is needed by the next step. What can't be moved now is moved when the file is shorter.
+            // The next step needs the log's space. What can't be moved now is moved when the file is shorter.
             let moved = checkpoint::move_log(self.shared, End::Truncate);
             let _ = moved.inspect_err(|error| debug!(%error, "the log stays as it is on a full disk"));
         } else if self.steps.is_multiple_of(STEPS_BEFORE_CHECKPOINT) {
@@ -156,7 +156,7 @@ impl Prune<'_> {
         Ok(more)
     }
 
-    /// Removes some of the oldest messages. False when no more need to go.
+    /// Removes some of the oldest messages. False when no more have to be removed.
     fn remove(&mut self, connection: &mut Connection) -> rusqlite::Result<bool> {
         let (messages, _) = schema::totals(connection)?;
         let mut too_many = self.policy.capacity.map_or(0, |capacity| messages.saturating_sub(capacity));
@@ -189,7 +189,7 @@ impl Prune<'_> {
         Ok(true)
     }
 
-    /// Bytes above the limit that the file would have, were its free pages given back. Some of the limit is left to the
+    /// Bytes above the limit that the file would have if its free pages were released. Some of the limit is left to the
     /// write-ahead log.
     fn excess_bytes(&self, connection: &Connection) -> rusqlite::Result<u64> {
         let Some(limit) = self.policy.size_bytes else { return Ok(0) };
@@ -206,7 +206,7 @@ impl Prune<'_> {
         Ok(pages.free > 0)
     }
 
-    /// Moves the log into the file, which then is as short as its tables are.
+    /// Moves the log into the file, which is then as short as its tables.
     fn shrink(&self) -> Result<(), Error> {
         for _ in 0..TRIES_MAX {
             if self.checkpoint(End::Truncate)? {
@@ -266,7 +266,7 @@ impl Step {
         self.last = message.timestamp;
     }
 
-    /// Writes the counts. What has no messages any more goes.
+    /// Writes the counts. Entries that have no more messages are removed.
     fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         for (topic, messages) in &self.topics {
             connection.prepare_cached(schema::DISCOUNT_TOPIC)?.execute((topic, *messages as i64))?;
@@ -281,10 +281,10 @@ impl Step {
     }
 }
 
-/// Gives some free pages back. False when there are none left, or an append has taken as many.
+/// Releases some free pages. False when there are none left, or an append has taken as many.
 fn give_pages_back(connection: &mut Connection, pages_max: u32) -> rusqlite::Result<bool> {
     let free = schema::pages(connection)?.free;
-    // It gives a row for each page, and works only as far as rows are read.
+    // The statement returns a row for each page, and continues only as far as rows are read.
     let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({pages_max})"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}

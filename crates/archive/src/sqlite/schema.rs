@@ -9,19 +9,19 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 pub(super) const APPLICATION_ID: i32 = 0x5273_746e;
 /// The version of the tables.
 pub(super) const VERSION: i32 = 1;
-/// Large enough for ten messages or so, small enough that a commit of one message writes little. With 4 and 16 KiB file and
-/// answers were as large and as quick, within a percent or so.
+/// Large enough for about ten messages, small enough that a commit of one message writes little. With 4 and 16 KiB the size of
+/// the file and the speed of queries were the same within about a percent.
 pub(super) const PAGE_BYTES: u32 = 8192;
-/// Messages are looked for by hash in one generation after the other: so many in order of arrival.
+/// Messages are searched for by hash in one generation after the other: this many in order of arrival.
 pub(super) const GENERATION_BITS: u32 = 16;
 /// How long a statement waits for another process that holds a lock: only an operator with a shell should.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// Statements that a connection keeps prepared: more than there are.
 const STATEMENTS_MAX: usize = 64;
-/// What is kept of the write-ahead log's file when it begins anew.
+/// Bytes that the write-ahead log's file keeps when it starts over.
 const WAL_KEPT_BYTES: u64 = 16 << 20;
-/// How much of the file a reading connection maps, which spares copies: pages at random places took 0.11 instead of 0.2 ms.
-/// SQLite maps 2 GiB at most; what lies beyond is read.
+/// How much of the file a reading connection maps, which avoids copies: pages at random places took 0.11 instead of 0.2 ms.
+/// SQLite maps at most 2 GiB; the rest is read.
 const MAPPED_BYTES_MAX: u64 = 2 << 30;
 
 /// The tables of version 1.
@@ -84,8 +84,8 @@ pub(super) const TOPIC_FORWARD: &str = "SELECT timestamp, hash, topic, id FROM m
 pub(super) const TOPIC_BACKWARD: &str = "SELECT timestamp, hash, topic, id FROM message INDEXED BY message_topic \
     WHERE topic = ?5 AND (timestamp, hash) > (?1, ?2) AND (timestamp, hash) < (?3, ?4) \
     ORDER BY timestamp DESC, hash DESC";
-/// Messages with hash ?1 in generations that have some between ?2 and ?3, newest arrivals first. The plus takes the number's
-/// type away, without which the index is not used.
+/// Messages with hash ?1 in generations that have some between ?2 and ?3, newest arrivals first. The plus removes the number's
+/// type, without which the index is not used.
 pub(super) const BY_HASH: &str = "SELECT m.timestamp, m.hash, m.topic, m.id \
     FROM generation g CROSS JOIN message m INDEXED BY message_hash \
     WHERE m.id >> 16 = +g.number AND substr(m.hash, 1, 8) = substr(?1, 1, 8) AND m.hash = ?1 \
@@ -123,12 +123,12 @@ pub(super) const OLDEST_MESSAGES: &str = "SELECT id, timestamp, topic, length(bo
 pub(super) const REMOVE_MESSAGE: &str = "DELETE FROM message WHERE id = ?1";
 pub(super) const DISCOUNT_TOPIC: &str = "UPDATE topic SET messages = messages - ?2 WHERE id = ?1";
 pub(super) const REMOVE_TOPIC: &str = "DELETE FROM topic WHERE id = ?1 AND messages <= 0";
-/// What is left of a generation is not older than ?4, since messages are removed in the order of time.
+/// The rest of a generation is not older than ?4, since messages are removed in the order of time.
 pub(super) const DISCOUNT_GENERATION: &str = "UPDATE generation SET messages = messages - ?2, \
     body_bytes = body_bytes - ?3, oldest = max(oldest, ?4) WHERE number = ?1";
 pub(super) const REMOVE_GENERATION: &str = "DELETE FROM generation WHERE number = ?1 AND messages <= 0";
 
-/// Every statement that doors and the writer wait for.
+/// Every statement that clients or the writer wait for.
 pub(super) const STATEMENTS: [&str; 26] = [
     SCAN_FORWARD,
     SCAN_BACKWARD,
@@ -181,7 +181,7 @@ pub(super) struct Generation {
     pub(super) newest: Timestamp,
 }
 
-/// All generations that have messages, one for each 65,536 of the archive or so, oldest first.
+/// All generations that have messages, about one for each 65,536 of the archive, oldest first.
 pub(super) fn generations(connection: &Connection) -> rusqlite::Result<Vec<Generation>> {
     let mut statement = connection.prepare_cached(GENERATIONS)?;
     let rows = statement.query_map([], |row| {
@@ -212,7 +212,7 @@ pub(super) fn timestamp(connection: &Connection, sql: &str) -> rusqlite::Result<
     rows.next()?.map(|row| row.get(0).map(Timestamp)).transpose()
 }
 
-/// The pages of the file, as they will be when all of the log is in it.
+/// The pages of the file after all of the log is moved into it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
     pub(super) in_all: u64,
@@ -228,7 +228,7 @@ pub(super) fn pages(connection: &Connection) -> rusqlite::Result<Pages> {
     Ok(Pages { in_all, free, bytes: number("page_size")?.max(0).unsigned_abs() })
 }
 
-/// Makes the tables in an empty file.
+/// Creates the tables in an empty file.
 pub(super) fn create(file: &Path) -> rusqlite::Result<()> {
     let connection = connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
@@ -245,7 +245,7 @@ pub(super) fn create(file: &Path) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, error)| error)
 }
 
-/// A connection that writes. It never checkpoints by itself: that is the checkpointer's work.
+/// A connection that writes. It never checkpoints by itself: the checkpointer does that.
 pub(super) fn connect_to_write(file: &Path, cache_bytes: usize) -> rusqlite::Result<Connection> {
     let connection = connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?; // an operator may have changed it
@@ -267,12 +267,12 @@ pub(super) fn connect_to_read(file: &Path, cache_bytes: usize) -> rusqlite::Resu
 }
 
 fn connect(file: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
-    // A connection has one user at a time, so it needs no lock of its own. The path is absolute, so that none looks like
-    // the text of a URI.
+    // A connection has one user at a time, so it needs no lock of its own. The path is absolute, so that it never looks like a
+    // URI.
     let connection = Connection::open_with_flags(file, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // What lies in the file is data: it may be damaged, and must not have anything run.
+    // The file is data: it may be damaged, and must not cause anything to be executed.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;

@@ -1,4 +1,4 @@
-//! What only the inside of the engine shows: plans, faults and damage.
+//! Tests that need the inside of the engine: plans, faults and damage.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl TestArchive {
         open_archive(self.config.clone()).await.unwrap()
     }
 
-    /// A connection of somebody with a shell.
+    /// A connection like that of an operator with a shell.
     fn shell(&self) -> Connection {
         let connection = Connection::open(self.folder.path().join("archive.db")).unwrap();
         connection.busy_timeout(schema::BUSY).unwrap();
@@ -71,7 +71,7 @@ async fn every_statement_goes_by_an_index() {
         let plan = statement.query_map(rusqlite::params_from_iter(parameters), |row| row.get::<_, String>(3));
         let plan: Vec<String> = plan.unwrap().map(Result::unwrap).collect();
         for step in &plan {
-            // Generations are few. The first rows of an index are asked for with a limit.
+            // There are few generations. The first rows of an index are read with a limit.
             let is_small = step.starts_with("SCAN generation") || step == "SCAN g";
             let is_count = sql == schema::TOPIC_COUNT && step.starts_with("SCAN topic USING COVERING INDEX");
             let is_first = [schema::OLDEST, schema::NEWEST, schema::OLDEST_MESSAGES].contains(&sql)
@@ -258,7 +258,7 @@ async fn a_broken_index_is_found_and_made_anew() {
     opened.archive.append((0..10).map(|n| message(n, 1, "a")).collect()).await.unwrap();
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    // A row that an index doesn't know: the index is taken out of the schema for a moment.
+    // A row that an index doesn't have: the index is removed from the schema for a moment.
     let shell = place.shell();
     shell.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_DEFENSIVE, false).unwrap();
     shell.pragma_update(None, "writable_schema", true).unwrap();
@@ -291,7 +291,7 @@ async fn a_scan_that_finds_little_gives_way_to_a_merge() {
     let place = TestArchive::new();
     let sqlite = place.open().await;
     let memory = open_archive(Config::new("memory:".parse().unwrap())).await.unwrap();
-    // Two thirds are of topic "early", which ends where "late" begins; "rare" stands here and there.
+    // Two thirds are of topic "early", which ends where "late" begins; "rare" occurs here and there.
     let topic = |n: i64| match n {
         _ if n % 997 == 0 => "rare",
         _ if n < 4_000 => "early",
@@ -329,7 +329,7 @@ async fn hashes_are_found_in_every_generation() {
     let opened = place.open().await;
     let of = |n: i64| message(n, 1, "a");
     opened.archive.append(vec![of(1)]).await.unwrap();
-    // As if many messages had come and gone.
+    // As if many messages had been stored and removed.
     for (generation, n) in [(1, 2), (5, 3), (6, 4)] {
         let id: i64 = generation << schema::GENERATION_BITS;
         let shell = place.shell();
@@ -382,14 +382,14 @@ async fn after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
     assert!(sqlite.health().problem.is_none());
 }
 
-/// A topic that counts as known and has no row in the file would leave its messages without a name.
+/// A topic that counts as known but has no row in the file would leave its messages without a name.
 #[tokio::test]
 async fn a_topic_of_a_commit_that_failed_is_not_known() {
     let place = TestArchive::new();
     let sqlite = place.sqlite();
     {
         let writer = sqlite.shared.writer.lock();
-        // The violation shows when the transaction commits.
+        // The violation is detected when the transaction commits.
         let fails_at_commit = "PRAGMA foreign_keys = ON;
             CREATE TEMP TABLE parent (id INTEGER PRIMARY KEY);
             CREATE TEMP TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED);

@@ -1,4 +1,5 @@
-//! Keyspaces for tests. Making and dropping tables takes seconds in Cassandra, so tests use the same ones one after the other.
+//! Keyspaces for tests. Creating and dropping tables takes seconds in Cassandra, so tests reuse the same ones one after the
+//! other.
 
 use std::{
     env,
@@ -19,7 +20,7 @@ const PORT: &str = "RESTANTE_CASSANDRA_PORT";
 static FREE: Mutex<Vec<CassandraUrl>> = Mutex::new(Vec::new());
 static ADMIN: OnceLock<(Runtime, Session)> = OnceLock::new();
 
-/// The nodes, each a host with its port, divided by commas.
+/// The nodes, each a host with its port, separated by commas.
 pub fn nodes() -> Option<String> {
     let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let (hosts, port) = (set(HOST)?, set(PORT).unwrap_or_else(|| "9042".to_owned()));
@@ -27,7 +28,7 @@ pub fn nodes() -> Option<String> {
     Some(nodes.join(","))
 }
 
-/// A keyspace for one test: one that another has used, or one that isn't there yet.
+/// A keyspace for one test: one that another test has used, or one that doesn't exist yet.
 pub fn take_keyspace() -> CassandraUrl {
     FREE.lock().unwrap().pop().unwrap_or_else(|| {
         let name = format!("t_{:016x}", RandomState::new().hash_one("keyspace"));
@@ -68,12 +69,12 @@ pub async fn texts(session: &Session, cql: &str) -> Vec<String> {
     rows.rows::<(String,)>().unwrap().map(|row| row.unwrap().0).collect()
 }
 
-/// A connection beside the archive's own.
+/// A separate connection, not the archive's own.
 pub async fn connect() -> Session {
     SessionBuilder::new().known_nodes(nodes().unwrap().split(',')).build().await.unwrap()
 }
 
-/// Runs on a thread of its own, because this one may belong to a runtime.
+/// Runs on a separate thread, because this one may belong to a runtime.
 fn blocking<F: Future<Output = ()>>(work: impl (FnOnce(&'static Session) -> F) + Send) {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
@@ -92,8 +93,8 @@ fn blocking<F: Future<Output = ()>>(work: impl (FnOnce(&'static Session) -> F) +
     });
 }
 
-/// Removes all rows. Rows of messages have timestamps that fall, so they can't be deleted and stored again: their tables are
-/// truncated. A table of an epoch is made `IF NOT EXISTS`, so the next test finds it.
+/// Removes all rows. Rows of messages have decreasing timestamps, so they can't be deleted and stored again: their tables are
+/// truncated. A table of an epoch is created with `IF NOT EXISTS`, so the next test finds it.
 async fn empty(session: &Session, keyspace: &str) {
     let tables = format!("SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'");
     for table in texts(session, &tables).await {

@@ -1,4 +1,5 @@
-//! The engines under test: whether each is available, where its archive lies during a test, and that nothing is left behind.
+//! The engines under test: whether each is available, where its archive is stored during a test, and the removal of everything
+//! afterwards.
 
 use std::{
     env,
@@ -21,12 +22,12 @@ use tokio_postgres::NoTls;
 
 use super::cassandra;
 
-/// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
+/// The variable with the PostgreSQL server, as set by `dev/services/with postgres`.
 pub const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
-/// A trial on PostgreSQL takes two archives at most of a handful of connections each: so many fit into the hundred that a
+/// A trial on PostgreSQL uses at most two archives with a handful of connections each: this many fit into the hundred that a
 /// server allows by default.
 const TRIALS_AT_ONCE_MAX: usize = 8;
-/// How long the remains of a test may take to go.
+/// How long removing what a test has left may take.
 const CLEANING_SECONDS_MAX: u64 = 60;
 
 /// An engine under test, in one of its shapes.
@@ -70,12 +71,12 @@ impl Engine {
         }
     }
 
-    /// Whether it forgets what it has when it is closed.
+    /// Whether it loses its contents when it is closed.
     pub fn is_volatile(self) -> bool {
         self == Self::Memory
     }
 
-    /// Whether what it keeps lies in files of its own on this machine.
+    /// Whether it stores its data in files on this machine.
     pub fn has_files(self) -> bool {
         match self {
             Self::Log | Self::LogSmall | Self::Sqlite => true,
@@ -85,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// Whether it is Cassandra, in any shape. Two servers that append the same new message at once may both be answered
-    /// that it was stored, and what is stored into an epoch while it is dropped may not be counted.
+    /// Whether it is Cassandra, in any shape. Two servers that append the same new message at once may both report that they
+    /// stored it, and messages stored into an epoch while it is dropped may not be counted.
     pub fn is_cassandra(self) -> bool {
         matches!(self, Self::Cassandra | Self::CassandraSmall)
     }
@@ -109,7 +110,7 @@ impl Engine {
         missing.map(|variable| format!("{variable} is not set"))
     }
 
-    /// How RESTANTE_TEST_REQUIRE names it: all its shapes have one name.
+    /// Its name in RESTANTE_TEST_REQUIRE: the same for all its shapes.
     fn required_as(self) -> &'static str {
         self.name().trim_end_matches("-small")
     }
@@ -119,7 +120,7 @@ fn postgres_url() -> Option<String> {
     env::var(POSTGRES_URL).ok().filter(|url| !url.is_empty())
 }
 
-/// The command line, with no more trials at once than a server has space for.
+/// The command line, with no more trials at once than a server has room for.
 pub fn arguments() -> Arguments {
     let mut arguments = Arguments::from_args();
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -133,8 +134,8 @@ pub fn conclude(conclusion: &Conclusion) -> ! {
     conclusion.exit()
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't available it is ignored; where it is required
-/// but not available, it fails.
+/// A test named after an engine and its property. Where the engine isn't available it is ignored; where it is required but not
+/// available, it fails.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_with(engine, None, name, test)
 }
@@ -153,7 +154,7 @@ pub fn trial_with(
     })
 }
 
-/// A test that does something to single nodes of a cluster, by the program that a variable names.
+/// A test that affects single nodes of a cluster, with the program given by a variable.
 pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     let unset =
         || env::var_os(Cluster::VARIABLE).is_none().then(|| format!("{} is not set", Cluster::VARIABLE));
@@ -162,18 +163,18 @@ pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + '
     })
 }
 
-/// Runs an asynchronous test with a new place for archives.
+/// Runs an asynchronous test with a new location for archives.
 pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestArchive>) -> F) {
-    // The place goes after the runtime, and with it after all connections, also when the test fails.
+    // The location is dropped after the runtime, and so after all connections, even if the test fails.
     let place = Arc::new(TestArchive::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test(place.clone()));
 }
 
-/// Where the archive of one test lies: a folder, a schema. Both go with it.
+/// The location of one test's archive: a folder, a schema. Dropping this removes both.
 pub struct TestArchive {
     pub engine: Engine,
-    /// How the archive is opened.
+    /// The configuration for opening the archive.
     pub config: Config,
     _folder: tempfile::TempDir,
 }
@@ -183,7 +184,7 @@ impl TestArchive {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(url(engine, &folder));
         config.topic_bits = super::topic_bits;
-        // Few connections, so that many tests at once find space in one server; and windows of a day, so that three days have
+        // Few connections, so that many concurrent tests fit into one server; and windows of a day, so that three days have
         // several.
         config.postgres = PostgresConfig {
             window_seconds: nonzero!(86_400),
@@ -224,7 +225,7 @@ impl TestArchive {
         self.open().await
     }
 
-    /// Opens the copy that a backup has made in a folder.
+    /// Opens the copy that a backup has written into a folder.
     pub async fn open_copy(&self, folder: &Path) -> Opened {
         let url = match self.engine {
             Engine::Sqlite => EngineUrl::Sqlite(folder.join("archive.db")),
@@ -258,7 +259,7 @@ impl Drop for TestArchive {
             cassandra::give_back(url);
         }
         let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
-        // On a thread of its own, because this one may belong to a runtime.
+        // On a separate thread, because this one may belong to a runtime.
         let dropped = thread::spawn(move || drop_schema(&url)).join();
         let is_dropped = matches!(dropped, Ok(Ok(())));
         if !is_dropped && thread::panicking() {

@@ -1,4 +1,4 @@
-//! What the archive's tests share: messages that are easy to distinguish, and plain rows to compare.
+//! Shared by the archive's tests: messages that are easy to distinguish, and plain rows to compare.
 #![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ pub mod engines;
 use restante_archive::{Archive, Message, Page, Query, Walk};
 use restante_core::{Bloom, Key, MessageHash, Timestamp, TopicBits};
 
-/// A message at `timestamp` whose hash begins with `hash`; its body names the message.
+/// A message at `timestamp` whose hash begins with `hash`; its body identifies the message.
 pub fn message(timestamp: i64, hash: u8, topic: &str) -> Message {
     message_in("chan", timestamp, hash, topic)
 }
@@ -30,7 +30,7 @@ pub fn message_in(channel: &str, timestamp: i64, hash: u8, topic: &str) -> Messa
     }
 }
 
-/// A row that owns what it shows.
+/// An owned row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRow {
     pub key: Key,
@@ -70,7 +70,7 @@ pub async fn walk(archive: &dyn Archive, query: Query) -> Vec<Vec<OwnedRow>> {
     pages
 }
 
-/// What the messages look like as rows, in the archive's order.
+/// The messages as rows, in the archive's order.
 pub fn sorted(messages: &[Message]) -> Vec<OwnedRow> {
     let mut rows: Vec<OwnedRow> = messages.iter().map(OwnedRow::from).collect();
     rows.sort_by_key(|row| row.key);

@@ -1,4 +1,4 @@
-//! What `append` promises.
+//! The promises of `append`.
 
 use restante_archive::{
     APPEND_MESSAGES_MAX, Appended, BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, Query, TOPIC_BYTES_MAX,
@@ -195,7 +195,7 @@ async fn a_closed_archive_refuses_appends(subject: Subject) {
     opened.upkeep.close().await.unwrap();
     let error = opened.archive.append(vec![message(2, 1, "a")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // Closing lets the engine's resources go, so it may answer queries no more; but if it does, then rightly.
+    // Closing releases the engine's resources, so it may no longer answer queries; but if it does, then correctly.
     match opened.archive.query(&Query::default()).await {
         Ok(page) => assert_eq!(page.len(), 1),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),

@@ -1,4 +1,4 @@
-//! What `Upkeep::backup` promises. An engine that keeps nothing on this machine must answer `Invalid` in every test.
+//! The promises of `Upkeep::backup`. An engine that stores nothing on this machine must return `Invalid` in every test.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ fn every_second(numbers: std::ops::Range<i64>) -> Vec<Message> {
     numbers.map(|n| message(n * SECOND, n as u8, &format!("topic {}", n % 7))).collect()
 }
 
-/// Copies an archive and opens the copy; `None` when the engine says that it has nothing to copy.
+/// Copies an archive and opens the copy; `None` when the engine reports that it has nothing to copy.
 async fn backed_up(subject: &Subject, opened: &Opened, folder: &Path) -> Option<Opened> {
     match opened.upkeep.backup(folder).await {
         Ok(()) => {
@@ -75,7 +75,7 @@ async fn a_copy_has_all_that_was_acknowledged(subject: Subject) {
     assert!(copy.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
 }
 
-/// What is done to the one is not done to the other, though they may share files.
+/// Changes to one do not affect the other, though they may share files.
 async fn a_copy_is_an_archive_of_its_own(subject: Subject) {
     let folder = tempfile::tempdir().unwrap();
     let opened = subject.open().await;
@@ -138,7 +138,7 @@ async fn a_copy_taken_while_appends_go_on_is_of_one_moment(subject: Subject) {
     }
 }
 
-/// How many batches of each appender there are: all of their messages, and no batch without the one before it.
+/// How many batches there are of each appender: each with all of its messages, and none without the one before it.
 async fn batches_of(copy: &Opened) -> BTreeMap<i64, i64> {
     let mut messages: BTreeMap<(i64, i64), i64> = BTreeMap::new();
     for row in walk(&*copy.archive, Query::default()).await.concat() {
@@ -204,7 +204,7 @@ async fn a_copy_needs_a_folder_with_nothing_in_it(subject: Subject) {
     opened.archive.append(every_second(3..6)).await.unwrap();
 }
 
-/// This is how a copy is ended that nobody wants any more.
+/// This is how a copy that is no longer wanted is cancelled.
 async fn a_copy_whose_folder_is_removed_ends_and_takes_nothing_with_it(subject: Subject) {
     let opened = subject.open().await;
     opened.archive.append(every_second(0..20)).await.unwrap();
@@ -218,9 +218,9 @@ async fn a_copy_whose_folder_is_removed_ends_and_takes_nothing_with_it(subject: 
         for _ in 0..waits {
             tokio::task::yield_now().await;
         }
-        // What is made meanwhile may be in the way of the first tries.
+        // Files created meanwhile may make the first tries fail.
         while fs::remove_dir_all(folder.path()).is_err() && folder.path().exists() {}
-        let _ = copying.await.unwrap(); // it may have been quicker
+        let _ = copying.await.unwrap(); // it may have finished first
     }
     assert_eq!(walk(&*opened.archive, Query::default()).await, before);
     assert!(opened.upkeep.check(&|_, _| {}).await.unwrap().is_sound());

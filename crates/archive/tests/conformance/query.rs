@@ -1,4 +1,4 @@
-//! What `query` promises.
+//! The promises of `query`.
 
 use restante_archive::{
     Archive, Direction, HASHES_MAX, Message, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics, Walk,
@@ -447,7 +447,7 @@ async fn a_walk_under_appends_gives_what_was_there_once(subject: Subject) {
         while let Some(page) = walk.next(&*archive).await.unwrap() {
             seen.extend(rows(&page));
             if round < 40 {
-                // Some land behind the walk, some ahead of it.
+                // Some are stored before the walk's position, some after it.
                 let second = i64::from(round % 5);
                 archive.append(vec![message(second * SECOND + 500, base + round, "new")]).await.unwrap();
                 round += 1;

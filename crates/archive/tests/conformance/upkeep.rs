@@ -1,4 +1,4 @@
-//! What `Upkeep` promises.
+//! The promises of `Upkeep`.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -30,7 +30,7 @@ crate::promises! {
 }
 
 const SECOND: i64 = 1_000_000_000;
-/// Engines may keep a window that a policy doesn't keep whole; after this long every window, of any length, has ended.
+/// Engines may keep a window of which a policy keeps only a part; after this long every window, of any length, has ended.
 const LONG_AFTERWARDS: Timestamp = Timestamp(100 * 86_400 * SECOND);
 
 fn every_second(seconds: i64) -> Vec<Message> {
@@ -68,7 +68,7 @@ async fn an_empty_archive_has_stats(subject: Subject) {
     assert_eq!(stats.parts, []);
 }
 
-/// The parts have all messages and nothing else, each within the archive's span; also when messages were removed.
+/// The parts have all messages and nothing else, each within the archive's span, even after messages were removed.
 async fn stats_tell_when_what_is_held_was_sent(subject: Subject) {
     let opened = subject.open().await;
     let day = 86_400 * SECOND;
@@ -90,7 +90,7 @@ async fn stats_tell_when_what_is_held_was_sent(subject: Subject) {
             parts.iter().all(|part| part.oldest <= part.newest && part.messages > 0),
             "{kept}: {parts:?}"
         );
-        // A segment may be sealed between the looks at the folder and at the parts, so that the sums are about the same.
+        // A segment may be sealed after the folder is read and before the parts are, so that the sums are only about the same.
         let has_disk = parts.iter().any(|part| part.disk_bytes > 0);
         assert_eq!(has_disk, stats.disk_bytes > 0, "{kept}: {parts:?}");
     }

@@ -1,5 +1,5 @@
-//! Faults of one of three Cassandra nodes: while it is gone, hangs, is slow, or has lost what it had, clients append and read, and
-//! afterwards they go on without opening the archive again.
+//! Faults of one of three Cassandra nodes: while it is gone, hangs, is slow, or has lost its data, clients append and read, and
+//! afterwards they continue without opening the archive again.
 
 use std::{
     sync::{
@@ -21,9 +21,9 @@ use super::{
     impatient, query_in_the_end, rows, sorted, walk,
 };
 
-/// How many batches each server has to store, and find, before a test goes on.
+/// How many batches each server has to store, and find, before a test continues.
 const ROUNDS: usize = 3;
-/// Between the appends of a client, and between the queries of one.
+/// The pause between the appends of a client, and between the queries of one.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn promises() -> [(&'static str, Run); 5] {
@@ -54,7 +54,7 @@ impl History {
         number
     }
 
-    /// A batch that was acknowledged before, each as often as others.
+    /// A batch that was acknowledged before; all are equally likely.
     fn some(&self, n: usize) -> Option<u64> {
         let acknowledged = self.acknowledged.lock();
         acknowledged.get(n.wrapping_mul(7_919) % acknowledged.len().max(1)).copied()
@@ -74,7 +74,7 @@ async fn write(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<Atomi
     }
 }
 
-/// Queries what was acknowledged; an answer has all of it. Returns how many answers there were.
+/// Queries acknowledged batches; each answer must be complete. Returns how many answers there were.
 async fn read(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<AtomicBool>) -> usize {
     let mut answers = 0;
     for n in 0.. {
@@ -95,7 +95,7 @@ async fn read(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<Atomic
     answers
 }
 
-/// Two servers with clients on each that append and read until it ends.
+/// Two servers, each with clients that append and read until it ends.
 struct Load {
     servers: [Opened; 2],
     history: Arc<History>,
@@ -105,8 +105,8 @@ struct Load {
     cluster: Cluster,
 }
 
-/// Waits for the cluster. Drops a keyspace that an earlier test has used: what a node has missed then may still be sent to it, also after the
-/// tables were emptied.
+/// Waits for the cluster. Drops a keyspace that an earlier test has used: writes that a node has missed then may still be sent to
+/// it, even after the tables were emptied.
 async fn take(place: &TestArchive) -> Cluster {
     let cluster = Cluster::take().await;
     let EngineUrl::Cassandra(url) = &place.config.url else { panic!("{} has no nodes", place.config.url) };
@@ -133,7 +133,7 @@ impl Load {
         load
     }
 
-    /// What each server stores, the other one finds.
+    /// What each server stores is found by the other one.
     async fn goes_on(&self, when: &str) {
         let [one, other] = &self.servers;
         for _ in 0..ROUNDS {
@@ -146,12 +146,12 @@ impl Load {
         eprintln!("{when}: {} batches are acknowledged", self.history.acknowledged.lock().len());
     }
 
-    /// Sees that clients go on, at a named moment.
+    /// Checks that clients continue, at a named moment.
     fn clients(&self) -> impl AsyncFn(&str) {
         async |when| self.goes_on(when).await
     }
 
-    /// Stops all clients. Everything they appended is there, once.
+    /// Stops all clients. Everything they appended exists, once.
     async fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         for writer in self.writers {
@@ -184,7 +184,7 @@ async fn a_node_that_hangs(place: Arc<TestArchive>) {
     load.end().await;
 }
 
-/// A server that reaches each node by a proxy.
+/// A server that reaches each node through a proxy.
 async fn behind_proxies(place: &TestArchive) -> (Vec<Proxy>, Opened) {
     let config = impatient(place);
     let EngineUrl::Cassandra(url) = &config.url else { panic!("{} has no nodes", config.url) };

@@ -1,4 +1,4 @@
-//! Backups of what waits.
+//! Backups of a spool.
 
 use std::{
     collections::BTreeSet,
@@ -21,13 +21,13 @@ use crate::{
     switch::{Mode, Switch, wait_until},
 };
 
-/// The model keeps nothing on disk, as a database on another machine does not: the spool is copied all the same.
+/// The model stores nothing on disk, like a database on another machine: the spool is copied all the same.
 async fn back_up(subject: &Subject, folder: &Path) {
     let error = subject.opened.upkeep.backup(folder).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
-/// What the spool of a copy hands to an engine.
+/// The messages that the spool of a copy drains to an engine.
 async fn drained(copy: &Path) -> Arc<Switch> {
     let engine = Switch::new(Mode::On).await;
     let folder = tempfile::tempdir().unwrap();
@@ -53,10 +53,10 @@ async fn what_waits_is_copied_though_the_engine_is_not() {
     let subject = Subject::new(Mode::Off).await;
     let messages = numbered(0..30);
     subject.spool(&messages[..10]).await;
-    let subject = subject.crash().await; // what waits from before lies in another generation
+    let subject = subject.crash().await; // earlier messages are in another generation
     subject.spool(&messages[10..20]).await;
     back_up(&subject, copy.path()).await;
-    // The original goes on.
+    // The original continues.
     subject.spool(&messages[20..]).await;
     subject.engine.set(Mode::On);
     subject.wait_until_drained().await;
@@ -92,7 +92,7 @@ async fn what_the_engine_refused_is_copied() {
     assert_eq!(walk(&*refused.archive, Query::default()).await.concat(), sorted(&messages[1..2]));
 }
 
-/// Whatever the engine does meanwhile: what was acknowledged is in the spool's copy, or the engine had it when that was made.
+/// Whatever the engine does meanwhile: what was acknowledged is in the spool's copy, or was in the engine when the copy was made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_made_while_the_spool_is_drained_loses_nothing() {
     let subject = Subject::new(Mode::On).await;

@@ -15,19 +15,19 @@ use restante_archive::{
 use restante_core::{ErrorKind, Key, Timestamp};
 use tokio::sync::Barrier;
 
-/// What the engine does with the next append.
+/// The engine's behaviour on the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     On,
-    /// Answers that it is unavailable.
+    /// Returns that it is unavailable.
     Off,
-    /// Works so often, and is off then.
+    /// Works this many times, and is then off.
     OnFor(usize),
     /// Never answers.
     Hangs,
-    /// Stores, and answers that it is unavailable.
+    /// Stores, but returns that it is unavailable.
     LosesAnswers,
-    /// Answers every append with an error of this kind.
+    /// Fails every append with an error of this kind.
     Fails(ErrorKind),
     /// Refuses every batch with this message as invalid.
     Refuses(Key),
@@ -38,9 +38,9 @@ pub(crate) struct Switch {
     model: Opened,
     mode: Mutex<Mode>,
     problem: Mutex<Option<String>>,
-    /// The keys of each batch that came, whatever became of it.
+    /// The keys of each batch that was received, whatever the result.
     asked: Mutex<Vec<Vec<Key>>>,
-    /// A backup waits here twice after its copy was made, with the test.
+    /// After its copy was written, a backup waits here twice, together with the test.
     copied: Mutex<Option<Arc<Barrier>>>,
 }
 
@@ -55,12 +55,12 @@ impl Switch {
         *self.mode.lock().unwrap() = mode;
     }
 
-    /// Where the next backups wait twice after their copies were made.
+    /// The barrier at which the next backups wait twice after their copies were written.
     pub(crate) fn wait_when_copied(&self) -> Arc<Barrier> {
         self.copied.lock().unwrap().insert(Arc::new(Barrier::new(2))).clone()
     }
 
-    /// What its health says.
+    /// The problem that its health reports.
     pub(crate) fn set_problem(&self, problem: &str) {
         *self.problem.lock().unwrap() = Some(problem.to_owned());
     }
@@ -69,7 +69,7 @@ impl Switch {
         self.asked.lock().unwrap().clone()
     }
 
-    /// What it has stored.
+    /// The archive with the stored messages.
     pub(crate) fn archive(&self) -> &dyn Archive {
         &*self.model.archive
     }
@@ -102,7 +102,7 @@ impl Archive for Switch {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         let keys: Vec<Key> = messages.iter().map(Message::key).collect();
         self.asked.lock().unwrap().push(keys.clone());
-        tokio::task::yield_now().await; // as an engine does that has work to do
+        tokio::task::yield_now().await; // like an engine that is busy
         match self.mode() {
             Mode::On => self.model.archive.append(messages).await,
             Mode::Off | Mode::OnFor(_) => Err(away()),
@@ -162,13 +162,13 @@ impl Upkeep for Switch {
         copied
     }
 
-    /// The model lives on, so that a test can look at it.
+    /// The model lives on, so that a test can read it.
     async fn close(&self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// Asks again and again until it is so. It is no measurement: a slow machine has time enough.
+/// Checks repeatedly until it is true. The limit is no measurement: even a slow machine has enough time.
 pub(crate) async fn wait_until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     for _ in 0..24_000 {
         if is_so().await {

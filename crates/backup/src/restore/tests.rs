@@ -64,7 +64,7 @@ fn a_missing_key_of_secrets_is_noted_with_where_it_may_be() {
     fs::remove_dir_all(&data).unwrap();
     let notes = restore_now(false).notes;
     assert!(notes.len() == 1 && notes[0].contains("put your copy of it there, with mode 0600"), "{notes:?}");
-    // One that is there stays, and is not in the way of a restore without force.
+    // An existing one stays, and does not prevent a restore without force.
     fs::remove_dir_all(&data).unwrap();
     fs::create_dir_all(&data).unwrap();
     fs::write(data.join("secrets.key"), "a key").unwrap();
@@ -74,7 +74,7 @@ fn a_missing_key_of_secrets_is_noted_with_where_it_may_be() {
     assert_eq!(fs::read_to_string(data.join("secrets.key")).unwrap(), "a key");
 }
 
-/// An archive on a disk of its own: the folder can neither be moved aside nor be replaced.
+/// An archive on a disk of its own: its folder can be neither moved aside nor replaced.
 #[test]
 fn a_place_that_is_a_disk_is_filled_from_within() {
     let guard = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     assert_eq!(files(&disk.join(name)), ["00000001.idx", "00000001.log", "00000002.log"]);
     assert_eq!(moved_aside(&layout), forced.aside);
 
-    // Within the same second: what was put aside first stays where it is.
+    // Within the same second: what was moved aside first stays there.
     let name_again = format!("{name}-2");
     let again = restore_now(true).unwrap();
     assert_eq!(again.aside, [data.join(&name_again), disk.join(&name_again)]);
@@ -128,7 +128,7 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     assert!(!disk.join(STAGE).exists() && !data.join(STAGE).exists());
 }
 
-/// The disk of the data folder has room, and that of the archive has not.
+/// The disk of the data folder has enough space, and that of the archive does not.
 #[test]
 fn without_room_on_a_disk_nothing_is_begun() {
     let guard = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn without_room_on_a_disk_nothing_is_begun() {
     assert!(!data.exists() && disk::names(&other).unwrap().is_empty());
 }
 
-/// A data folder and a folder outside, and the URL of an archive in that.
+/// A data folder and a folder outside, and the URL of an archive in the latter.
 fn two_folders() -> (tempfile::TempDir, PathBuf, PathBuf, String) {
     let guard = tempfile::tempdir().unwrap();
     let (data, other) = (guard.path().join("data"), guard.path().join("other"));
@@ -193,7 +193,7 @@ fn a_second_restore_into_the_same_folders_is_refused_while_one_runs() {
     assert!(!guard.path().join("data 2").join(STAGE).exists());
 }
 
-/// A restore that begins when another one ends may lock a file that this one removes.
+/// A restore that begins when another one ends may lock a file that the other removes.
 #[test]
 fn the_lock_of_a_folder_that_was_removed_is_none() {
     let guard = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn a_data_folder_may_be_a_link() {
     assert!(other.join("missing/archive/00000001.log").is_file());
 }
 
-/// A mount point can't be renamed: that was found out in the midst of moving.
+/// A mount point can't be renamed: once, that was only noticed in the middle of moving.
 #[test]
 fn a_mount_in_a_place_is_named_before_anything_is_moved() {
     let (guard, data, other, _) = two_folders();
@@ -279,7 +279,7 @@ fn a_mount_in_a_place_is_named_before_anything_is_moved() {
     for (name, what) in [("old", "something is mounted at"), (STAGE, "is in the way")] {
         fs::create_dir_all(other.join(name)).unwrap();
         fs::create_dir_all(data.join("old")).unwrap();
-        // The archive is a disk, and in it is another one.
+        // The archive is a disk, and another disk is mounted inside it.
         let depth = |path: &Path| 1 + u64::from(path.starts_with(other.join(name)));
         let mount_of =
             |path: &Path| Some(Mount::of_test(if path.starts_with(&other) { depth(path) } else { 0 }, 1));
@@ -311,7 +311,7 @@ fn copies_that_were_left_leave_their_space_to_the_next_restore() {
     assert_eq!(files(&data), ["archive/00000001.log"]);
 }
 
-/// A database is locked beside its file, and a folder within.
+/// A database is locked by a file beside it, and a folder by a file in it.
 #[test]
 fn nothing_is_restored_over_what_is_in_use() {
     let guard = tempfile::tempdir().unwrap();
@@ -333,7 +333,7 @@ fn nothing_is_restored_over_what_is_in_use() {
     restore_now().unwrap();
 }
 
-/// What is in its place then may be half of the earlier one.
+/// After an unfinished restore, its location may contain half of it.
 #[test]
 fn a_restore_that_fails_leaves_the_mark_of_one_that_was_not_finished() {
     let guard = tempfile::tempdir().unwrap();

@@ -19,9 +19,9 @@ use crate::{
 enum Does {
     Writes(&'static str),
     Waits(Arc<Notify>),
-    /// Makes files until it can't, as engines of many files do.
+    /// Creates files until that fails, as engines with many files do.
     WritesOn,
-    /// Writes into one file that it has open, and ends when the test says so, as LMDB does.
+    /// Writes into one open file, and ends when the test notifies it, as LMDB does.
     WritesOneFile(Arc<Notify>),
     Fails(ErrorKind),
     IsElsewhere,
@@ -60,7 +60,7 @@ impl Source for Made {
     }
 }
 
-/// On a thread of its own, as engines do: it goes on when nobody waits for it.
+/// On its own thread, as engines do: it goes on when nobody waits for it.
 async fn write_on(folder: &Path) -> Result<(), Error> {
     let folder = folder.to_owned();
     blocking(move || {
@@ -86,7 +86,7 @@ fn sources(stores: Vec<Store>) -> Arc<Sources> {
     Arc::new(Sources::new(layout, "# none\n".into(), clock, Removing::default()))
 }
 
-/// A folder to back up into, whose guard removes it.
+/// A target folder for a backup, whose guard removes it.
 fn target() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("copy");
@@ -270,7 +270,7 @@ async fn a_disconnect_ends_it_and_no_blob_is_removed_meanwhile() {
     assert_eq!(entries(guard.path()), Vec::<String>::new());
 }
 
-/// Takes a backup whose only copy is under way, and gives it to a test that ends it.
+/// Takes a backup whose only copy is in progress, and passes it to a test that ends it.
 async fn under_way(
     does: Does,
     file: &str,
@@ -298,7 +298,7 @@ async fn the_end_of_the_process_ends_a_copy_that_is_under_way() {
     }
 }
 
-/// A server that goes on takes the next backup to the same place only when nothing of this one can come into it.
+/// A server that continues takes the next backup to the same location only when nothing of this one can appear in it.
 #[tokio::test(start_paused = true)]
 async fn a_stopped_copy_is_waited_for() {
     let (guard, _stop_sender, taking, events) = under_way(Does::WritesOn, "5").await;
@@ -315,7 +315,7 @@ async fn a_stopped_copy_is_waited_for() {
     }
     tokio::time::sleep(GIVEN_UP_WAIT * 5).await;
     assert!(!taking.is_finished(), "the copy is not over");
-    fs::create_dir(&partial).unwrap(); // something that it still makes
+    fs::create_dir(&partial).unwrap(); // a file that it still creates
     wait.notify_one();
     let error = taking.await.unwrap().unwrap_err();
     assert_eq!(error.to_string(), stopped().to_string());

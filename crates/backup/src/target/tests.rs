@@ -7,7 +7,7 @@ fn layout(data: &str, records: &str, blobs: &str, archive: &str) -> Layout {
     testing::layout(Path::new(data), [records, blobs, archive], None)
 }
 
-/// Disks by path prefix; a path without one of them is on the first.
+/// Disks by path prefix; other paths are on the first.
 fn mount_among(disks: &'static [(&'static str, u64, u32)]) -> impl Fn(&Path) -> Option<Mount> {
     move |path| {
         let found = disks.iter().rev().find(|(begin, ..)| path.starts_with(begin));
@@ -128,7 +128,7 @@ fn a_place_is_filled_by_the_disk_that_it_is_on() {
     assert!(why.contains("no place of the settings is on it: unmount it"), "{why}");
 }
 
-/// The archive's disk was not looked at as soon as one place was outside of the data folder, and then none was.
+/// Once, the archive's disk was not checked when one location was outside of the data folder.
 #[test]
 fn the_room_of_each_disk_is_looked_at() {
     // The same disk is mounted at two places.

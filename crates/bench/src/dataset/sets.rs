@@ -57,10 +57,10 @@ impl Dataset {
         ranks.iter().map(|rank| self.topic(*rank).to_string()).collect()
     }
 
-    /// The frequent topics but the first, and topics taken evenly from the tail.
+    /// The frequent topics except the first, and topics taken evenly from the tail.
     ///
-    /// A topic whose bits would make the filter match the most frequent topic is replaced by its neighbour: the filter would
-    /// match nearly everything then, which the worst case already does.
+    /// A topic whose bits would make the filter match the most frequent topic is replaced by its neighbour: otherwise the
+    /// filter would match nearly everything, which the worst case already does.
     fn large_topics(&self) -> Vec<String> {
         let mut topics = self.topics_of(&LARGE_HEAD_RANKS);
         let busiest = content_topic_bits(self.topic(1));

@@ -36,8 +36,8 @@ pub(crate) fn is_local(host: &str) -> bool {
     addresses.is_ok_and(|mut found| found.all(|address| address.ip().is_loopback()))
 }
 
-/// Measures the disk below an engine's folder, without touching the folder: by a file of the bench on the same device. `None`
-/// when there is no such place; --data names one.
+/// Measures the disk below an engine's folder, without touching the folder: with a file of the bench on the same device.
+/// `None` if there is no place for one; --data names one.
 pub(crate) async fn disk_below(folder: &Path, args: &EnginesArgs) -> anyhow::Result<Option<disk::Disk>> {
     let common = args.common();
     let own = work_folder(&common)?;

@@ -66,7 +66,7 @@ impl Address {
         B::Data: Send,
     {
         let tls = match args.ca_file.as_deref().map(Path::to_owned) {
-            // Nothing is read for connections without TLS.
+            // No certificates are read for connections without TLS.
             _ if !self.is_tls => ClientTls { verify: Verify::Nothing, ..ClientTls::default() },
             Some(file) => ClientTls { roots: Roots::File(file), ..ClientTls::default() },
             None => ClientTls::default(),

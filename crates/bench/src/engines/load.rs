@@ -1,4 +1,4 @@
-//! Load on an engine: a fixed number of clients without a pause, or operations at a fixed rate.
+//! Load on an engine: a fixed number of clients that never pause, or operations at a fixed rate.
 
 use std::{
     future::Future,
@@ -22,12 +22,12 @@ use crate::{
 
 /// An operation that takes longer has failed.
 const OPERATION_MAX: Duration = Duration::from_secs(30);
-/// So many failures one after the other end a measurement: the engine is gone.
+/// After this many failures in a row a measurement ends: the engine is gone.
 const FAILURES_IN_A_ROW_MAX: u64 = 20;
-/// Operations of a fixed rate that may be under way; further ones fail.
+/// The most operations in flight at a fixed rate; further ones fail.
 const UNDER_WAY_MAX: usize = 1_000;
 
-/// What an operation says of itself.
+/// What an operation reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// The kind of the operation, as in a row's name: "insert", "read".
@@ -87,7 +87,7 @@ impl Measured {
         found.map(|(_, times)| times.clone()).unwrap_or_default()
     }
 
-    /// What the verdict on a figure of operations of this kind needs to know.
+    /// What the verdict on a figure of this kind of operation depends on.
     pub(crate) fn circumstances(&self, kind: &str) -> Circumstances {
         let times = self.times(kind);
         Circumstances {
@@ -248,7 +248,7 @@ where
     shared.finish(begun, cpu)
 }
 
-/// Begins `operations` operations at an even rate, whether or not earlier ones were answered.
+/// Starts `operations` operations at an even rate, whether or not earlier ones were answered.
 ///
 /// # Errors
 /// When many operations fail one after the other.
@@ -344,7 +344,7 @@ mod tests {
     async fn a_fixed_rate_does_not_wait_for_answers() {
         let (sender, open) = tokio::sync::watch::channel(0);
         let sender = Arc::new(sender);
-        // Each operation ends when the last one has begun: clients that wait for answers would never get there.
+        // Each operation ends when the last one has started: clients that wait for answers would never get there.
         let operation = move |_| {
             let (sender, mut open) = (sender.clone(), open.clone());
             async move {

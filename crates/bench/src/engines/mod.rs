@@ -1,8 +1,8 @@
 //! The engines that an operator runs: is each as fast as it should be, and is it set up safely?
 //!
 //! Distributed James publishes a page with base figures of its databases (Cassandra, OpenSearch, RabbitMQ, S3). This repeats
-//! those tables by clients of our own, prints the published figure beside each, compares with what machine and network allow in the
-//! same run, and gives a verdict with its reason. PostgreSQL and Redis are measured in the same manner.
+//! those tables with clients of our own, prints the published figure next to each, compares with what machine and network allow
+//! in the same run, and gives a verdict with its reason. PostgreSQL and Redis are measured in the same manner.
 //!
 //! Everything is created under a name of this run, and removed at the end, also after an error or Ctrl-C.
 
@@ -147,10 +147,10 @@ pub(crate) trait Engine: Send + Sync {
     /// The settings that decide about safety and speed, judged.
     async fn settings(&self) -> anyhow::Result<Vec<EngineSetting>>;
 
-    /// Runs the workloads, and adds figures as soon as they are there. Creates only what `clean_up` removes.
+    /// Runs the workloads, and adds figures as soon as they are measured. Creates only what `clean_up` removes.
     async fn measure(&self, args: &EnginesArgs, results: &Mutex<Results>) -> anyhow::Result<()>;
 
-    /// Removes all that this run created, whether or not it is there.
+    /// Removes all that this run created, if it exists.
     async fn clean_up(&self) -> anyhow::Result<()>;
 }
 
@@ -221,7 +221,7 @@ fn deliver(args: &EnginesArgs, results: Results) -> anyhow::Result<()> {
     }
 }
 
-/// Measures one engine. An engine that fails on the way keeps the figures that it has; the others are measured all the same.
+/// Measures one engine. An engine that fails midway keeps the figures so far, and the others are still measured.
 ///
 /// # Errors
 /// When it was interrupted.

@@ -17,7 +17,7 @@ const CONNECTS: usize = 20;
 const LOOPBACK_BYTES: usize = 256 << 20;
 const LOOPBACK_MAX: Duration = Duration::from_secs(3);
 
-/// Milliseconds until a TCP connection is open: one round trip, without a moment of the engine's work.
+/// Milliseconds until a TCP connection is open: one round trip, without any work of the engine.
 ///
 /// # Errors
 /// When nothing listens there.

@@ -179,22 +179,22 @@ impl Opensearch {
         Ok(())
     }
 
-    /// The folder of a node that has only one; hosted ones don't tell.
+    /// The folder of a node that has only one; hosted ones don't report it.
     async fn data_folder(&self) -> Option<String> {
         let stats = self.requests.get("/_nodes/stats/fs").await.ok()?;
         let node = stats.get("nodes")?.as_object()?.values().next()?;
         node.pointer("/fs/data/0/path")?.as_str().map(str::to_owned)
     }
 
-    /// Makes all documents visible to searches and waits until the segments are merged. Returns how many there are, and
-    /// compares that with those that the engine has acknowledged.
+    /// Makes all documents visible to searches and waits until the segments are merged. Returns how many documents
+    /// there are, and compares that with how many the engine has acknowledged.
     async fn settle(&self, acknowledged: u64, results: &Mutex<Results>) -> anyhow::Result<u64> {
         let index = &self.index;
         let begun = Instant::now();
         self.requests.json(Method::POST, &format!("/{index}/_refresh"), "").await?;
         let refresh_ms = ms(begun.elapsed());
         let begun = Instant::now();
-        // It goes on when the answer takes too long.
+        // The merge goes on if the answer takes too long.
         let _ = self.requests.send(Method::POST, &format!("/{index}/_forcemerge"), Default::default()).await;
         while self.merges().await? > 0 {
             anyhow::ensure!(
@@ -228,7 +228,7 @@ impl Opensearch {
         Ok(found)
     }
 
-    /// Merges of segments that are under way.
+    /// Merges of segments that are running.
     async fn merges(&self) -> anyhow::Result<u64> {
         let stats = self.requests.get(&format!("/{}/_stats/merge", self.index)).await?;
         Ok(stats.pointer("/_all/total/merges/current").and_then(Value::as_u64).unwrap_or_default())
@@ -252,7 +252,7 @@ fn add_percentiles(
     }
 }
 
-/// What was done when, for the least, middle and greatest throughput.
+/// The work done over time, for the least, middle and greatest throughput.
 #[derive(Debug, Default)]
 struct Progress(Mutex<Vec<(Duration, u64)>>);
 

@@ -1,4 +1,4 @@
-//! PostgreSQL, with what a store of records asks of it: small durable commits, grouped ones, slices of an account, NOTIFY.
+//! PostgreSQL, with what a store of records needs: small durable commits, grouped ones, slices of an account, NOTIFY.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ const ACCOUNTS: u64 = 64;
 const SLICE_ROWS: i64 = 100;
 /// Commits that one transaction carries when a server groups them.
 const GROUP_ROWS: usize = 64;
-/// Notifications that wait to be read: one is under way at a time.
+/// Notifications that wait to be read: one is in flight at a time.
 const NOTIFICATIONS_MAX: usize = 16;
 /// Connections of the measurements with many clients.
 const CONNECTIONS: usize = 64;
@@ -68,13 +68,13 @@ fn with_authority(url: String, ca_file: Option<&Path>) -> String {
     format!("{url}{separator}sslrootcert={encoded}")
 }
 
-/// Opens a connection; notifications come out of the other end.
+/// Opens a connection; notifications arrive at the receiver.
 async fn open(options: &PostgresOptions) -> anyhow::Result<(Client, mpsc::Receiver<()>)> {
     let advice = "can't connect: look at --postgres, --postgres-password-file and the URL's sslmode";
     let (client, mut connection) = options.config.connect(options.connector()?).await.context(advice)?;
     let (notified, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
     tokio::spawn(async move {
-        // Ends with the client; an error reaches the requests themselves.
+        // The loop ends with the client; errors are returned by the requests themselves.
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if matches!(message, AsyncMessage::Notification(_)) {
                 let _ = notified.try_send(()); // most connections have no reader

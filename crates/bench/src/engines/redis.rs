@@ -1,4 +1,4 @@
-//! Redis, with what a table of sessions asks of it: open a session, look a user up, notify other servers.
+//! Redis, with what a table of sessions needs: open a session, look a user up, notify other servers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const NAME: &str = "redis";
 /// The variable that dev/services sets.
 const VARIABLE: &str = "RESTANTE_REDIS_URL";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Clients without a pause: one alone, and as many as a server has requests under way.
+/// Clients that never pause: one alone, and as many as a server has requests in flight.
 const CLIENTS: [usize; 2] = [1, 64];
 const USERS: u64 = 10_000;
 const UNLINKED_AT_ONCE: usize = 1_000;
@@ -51,7 +51,7 @@ fn client(url: &str, args: &EnginesArgs) -> anyhow::Result<Client> {
     // The error of the client library might contain the password.
     let invalid = |_| anyhow!("the URL of Redis can't be used: it is redis://<host>:<port>/<database>");
     let info = url.into_connection_info().map_err(invalid)?;
-    // As a server does it: no request waits to be sent with the next one.
+    // As a server does: no request waits to be sent with the next one.
     let mut info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
     if let Some(file) = &args.redis_password_file {
         let settings = info.redis_settings().clone().set_password(target::secret(file)?);
@@ -144,7 +144,7 @@ impl Redis {
         floors: &Floors,
         results: &Mutex<Results>,
     ) -> anyhow::Result<()> {
-        // What this connection carries when the server does nothing.
+        // The rate of this connection when the server does nothing.
         let empty = self.load(Request::Ping, clients, operations).await?;
         let open = self.load(Request::Open, clients, operations).await?;
         let look_up = self.load(Request::LookUp, clients, operations).await?;
@@ -212,7 +212,7 @@ impl Request {
     }
 }
 
-/// The settings with a judgement; `None` is a value that the server does not tell.
+/// The settings with a judgement; `None` is a value that the server does not report.
 fn judge_settings(found: &[(&'static str, Option<String>)]) -> Vec<EngineSetting> {
     let judge = |(name, value): &(&'static str, Option<String>)| {
         let Some(value) = value else {

@@ -1,5 +1,5 @@
-//! S3 storage, with what a store of blobs asks of it: the published downloads of four sizes, and beside them puts, puts of what
-//! must not be there yet, look-ups, and reads of a part.
+//! S3 storage, with what a store of blobs needs: the published downloads of four sizes, and also puts, puts of what must not
+//! exist yet, look-ups, and reads of a part.
 
 mod published;
 mod requests;
@@ -45,9 +45,9 @@ const SECRET_KEY: &str = "RESTANTE_S3_SECRET_KEY";
 const DEFAULT_REGION: &str = "us-east-1";
 /// The longest measurement of one row.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The longest look at one setting.
+/// The longest probe of one setting.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Clients of the rows of our own.
+/// Clients of our own rows.
 const CLIENTS: usize = 8;
 /// Bytes that a read of a part gets.
 const RANGE_BYTES: u64 = 4 << 10;
@@ -97,7 +97,7 @@ pub(crate) async fn find(args: &EnginesArgs) -> anyhow::Result<Option<S3>> {
         .with_bucket_name(&bucket)
         .with_access_key_id(&requests.credential.key_id)
         .with_secret_access_key(&requests.credential.secret_key)
-        .with_disable_bulk_delete(true) // wants a checksum that not all storages know
+        .with_disable_bulk_delete(true) // needs a checksum that not all storages know
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }) // a failure is a result
         .with_http_connector(requests.clone())
         .build()
@@ -108,7 +108,7 @@ pub(crate) async fn find(args: &EnginesArgs) -> anyhow::Result<Option<S3>> {
     Ok(Some(S3 { store, requests, address, bucket, run, is_own_bucket, made, if_absent }))
 }
 
-/// Access key and secret key: of the file, else of the environment, else of the URL.
+/// Access key and secret key: from the file, else from the environment, else from the URL.
 fn keys(args: &S3Args, address: &Address) -> anyhow::Result<(String, String)> {
     let split = |text: &str| text.split_once(':').map(|(key, secret)| (key.to_owned(), secret.to_owned()));
     if let Some(file) = &args.credentials {
@@ -136,7 +136,7 @@ pub(crate) struct S3 {
     if_absent: OnceCell<IfAbsent>,
 }
 
-/// What the storage does with a put that must not overwrite.
+/// How the storage handles a put that must not overwrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IfAbsent {
     Honoured,
@@ -223,18 +223,18 @@ fn samples(args: &EnginesArgs, size: &Size) -> u64 {
 /// What bounds every storage, whatever its quality.
 struct Floors {
     connect_ms: f64,
-    /// Only of a storage on this machine.
+    /// Only for a storage on this machine.
     loopback_mb_per_second: Option<f64>,
 }
 
 impl Floors {
-    /// The most that so many clients get, each with one read under way, in 10^6 bytes a second.
+    /// The highest rate of this many clients, each with one read in flight, in 10^6 bytes a second.
     fn mb_per_second(&self, threads: usize, bytes: usize) -> f64 {
         let by_round_trips = (threads * bytes) as f64 / 1e3 / self.connect_ms;
         self.loopback_mb_per_second.map_or(by_round_trips, |loopback| loopback.min(by_round_trips))
     }
 
-    /// Milliseconds until the last byte, for a client that has the network for itself.
+    /// Milliseconds until the last byte, for a client that uses the network alone.
     fn last_byte_ms(&self, bytes: usize) -> f64 {
         let sending = self.loopback_mb_per_second.map_or(0.0, |mb| bytes as f64 / 1e3 / mb);
         self.connect_ms + sending
@@ -253,7 +253,7 @@ pub(crate) struct Location {
 }
 
 impl S3 {
-    /// The client that does no more than it is asked to.
+    /// The client that sends each request once, as it is.
     pub(crate) fn store(&self) -> Arc<AmazonS3> {
         self.store.clone()
     }
@@ -301,7 +301,7 @@ impl S3 {
         Ok(Floors { connect_ms, loopback_mb_per_second })
     }
 
-    /// Finds out, once, by two puts of the same key.
+    /// Finds out, once, with two puts of the same key.
     async fn if_absent(&self) -> anyhow::Result<IfAbsent> {
         let find = async || {
             let key = self.key("if-absent");
@@ -404,7 +404,7 @@ impl S3 {
         Ok(())
     }
 
-    /// What the published table lacks, of small objects. They are there: those of the puts.
+    /// Rows that the published table lacks, for small objects. They exist: the puts stored them.
     async fn measure_own_rows(
         &self,
         objects: u64,
@@ -467,7 +467,7 @@ impl S3 {
             }
         };
         let first = load("PUT if absent", CLIENTS, operations, put.clone()).await?;
-        // Only keys that are there.
+        // Only existing keys.
         let again = load("second PUT if absent", CLIENTS, first.operations, put).await?;
         let mut results = results.lock();
         let mut table = results.table(NAME, format!("small requests by {CLIENTS} threads"));
@@ -500,7 +500,7 @@ impl S3 {
 const ACCEPTED: &str = "PUT if absent";
 const REFUSED: &str = "PUT if absent, refused";
 
-/// Bytes that no storage can shorten.
+/// Bytes that no storage can compress.
 fn random_payload(bytes: usize) -> PutPayload {
     let mut payload = vec![0; bytes];
     Random::new(bytes as u64, 1).fill(&mut payload);

@@ -22,7 +22,7 @@ pub(crate) enum Judgement {
         because: String,
         cure: String,
     },
-    /// It costs speed or space that few operators need to spend.
+    /// It costs speed or space that few operators need to give up.
     Costly {
         because: String,
         cure: String,

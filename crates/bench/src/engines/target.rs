@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::random::Random;
 
-/// What was named by a flag, or else by a variable of the environment.
+/// The value of a flag, else that of an environment variable.
 pub(crate) fn named(flag: Option<&String>, variable: &str) -> Option<String> {
     let set = std::env::var(variable).ok().filter(|value| !value.is_empty());
     flag.cloned().or(set)

@@ -99,8 +99,9 @@ async fn what_can_not_be_removed_is_named_with_the_command_that_removes_it() {
 /// Held by a test that loads real servers: two at once would disturb each other.
 pub(crate) static SERVERS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// What a server with little processor time may have none of, by what its table begins with: rates of searches that it answers within a
-/// second, and messages that are received while two producers fill the queue as fast as they can.
+/// The rows that may be missing for a server with little processor time, by how the names of their tables begin: rates of
+/// searches that it answers within a second, and messages that are received while two producers fill the queue as fast as they
+/// can.
 const MAY_BE_NONE: [(&str, &str); 2] =
     [("searches", "highest rate with a p99 latency of at most 1 s"), ("empty messages", "received")];
 
@@ -109,7 +110,7 @@ fn may_be_none(row: &serde_json::Value) -> bool {
     MAY_BE_NONE.iter().any(|(table, name)| is_in(table) && row["row"] == *name)
 }
 
-/// Against real engines, where dev/services has started them: every row is there, and nothing is left.
+/// Against real engines, if dev/services has started them: every row exists, and nothing is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn engines_of_the_environment_are_measured() {
     let _alone = SERVERS.lock().await;

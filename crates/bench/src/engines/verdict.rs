@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-/// From this share of the published figure on, an engine is healthy.
+/// An engine that reaches this share of the published figure is healthy.
 const HEALTHY_OF_SEED: f64 = 0.8;
-/// From this share of what machine and network allow on, an engine is healthy.
+/// An engine that reaches this share of what machine and network allow is healthy.
 const HEALTHY_OF_FLOOR: f64 = 0.5;
-/// From this share of the published figure on, an engine is worth a look.
+/// An engine that reaches this share of the published figure is worth a look.
 const LOOK_OF_SEED: f64 = 0.4;
 /// The same for what machine and network allow.
 const LOOK_OF_FLOOR: f64 = 0.25;
@@ -60,7 +60,7 @@ pub(crate) struct Figure {
     pub(crate) floor: Option<f64>,
 }
 
-/// What else is known about the run that a figure comes from.
+/// What else is known about the run that produced a figure.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Circumstances {
     /// Operations that failed, and the text of the first error.
@@ -69,7 +69,7 @@ pub(crate) struct Circumstances {
     /// Milliseconds: half of the operations took at most this long, and 99 of 100.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    /// Whether more work came in than was done, at a rate that the engine should bear.
+    /// Whether more work was submitted than was done, at a rate that the engine should sustain.
     pub(crate) has_growing_backlog: bool,
     /// The share of its processors that the client used, 0 to 1.
     pub(crate) client_cpu: Option<f64>,

@@ -184,7 +184,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The time of matching a filter: medians of pages of one row, by filter less by list. Only for the small cells.
+    /// The time of matching a filter: medians of pages of one row, by filter minus by list. Only for the small cells.
     ///
     /// Each pair of topics has another filter, so that an engine that caches filters gains nothing.
     pub(super) fn bloom_match_ms(&self) -> anyhow::Result<Option<f64>> {

@@ -64,7 +64,7 @@ pub(crate) struct HistoryRow {
     total_ms: f64,
     /// `total_ms` divided by that of one query alone.
     ratio_to_one: Option<f64>,
-    /// The time of matching the filter: a tiny query by filter less the same by list.
+    /// The time of matching the filter: a tiny query by filter minus the same by list.
     bloom_match_ms: Option<f64>,
     /// Repetitions of the query.
     repetitions: u64,

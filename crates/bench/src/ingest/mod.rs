@@ -56,9 +56,9 @@ pub(crate) struct IngestRow {
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Bytes given to write calls, index included, divided by bytes of bodies.
+    /// Bytes passed to write calls, index included, divided by bytes of bodies.
     write_amplification: Option<f64>,
-    /// The same by the counter of the device below the folder, which counts all processes.
+    /// The same from the counter of the device below the folder, which counts all processes.
     device_write_amplification: Option<f64>,
     /// Bytes on disk divided by bytes of bodies, when everything is sealed.
     disk_per_payload: Option<f64>,

@@ -126,7 +126,7 @@ fn rate_bars(engine: &str, rows: &[&IngestRow]) -> Plot {
     })
 }
 
-/// Messages a second if only the disk took time: one sync for each append, and its write rate.
+/// Messages a second if only the disk needed time: one sync for each append, and its write rate.
 fn disk_bound(row: &IngestRow) -> Option<f64> {
     let by_syncs = row.syncs_per_s * row.batch as f64;
     let mb_per_message = ratio(row.payload_mb_s, row.messages_per_s)?;

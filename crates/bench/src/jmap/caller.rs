@@ -41,7 +41,7 @@ impl Caller {
         Ok(caller)
     }
 
-    /// Makes a request of these calls, JSON without the brackets around it. Returns the time until the complete answer.
+    /// Makes a request with these calls, JSON without the brackets around it. Returns the time until the complete answer.
     pub(super) async fn ask(&mut self, calls: &str) -> anyhow::Result<Duration> {
         let body =
             format!("{{\"using\":[\"urn:ietf:params:jmap:core\",\"{MAIL}\"],\"methodCalls\":[{calls}]}}");

@@ -8,7 +8,7 @@ use crate::random::Random;
 
 /// The words of all texts.
 const VOCABULARY: f64 = 50_000.0;
-/// The share of emails, in percent, that answer another one, at most this far back.
+/// The share of emails, in percent, that reply to another one, at most this far back.
 const REPLIES: u64 = 30;
 const RECENT: u64 = 500;
 /// References of an email at most.
@@ -73,7 +73,7 @@ impl Corpus {
         mail.into_bytes()
     }
 
-    /// A plain email of that many bytes with the text of one of a few numbers, so that a load client generates no text.
+    /// A plain email of `bytes` bytes with one of these texts, so that a load client generates no text.
     pub(crate) fn plain(&self, n: u64, texts: &[String], bytes: usize) -> String {
         let mut mail = self.header(n);
         mail.push_str("Content-Type: text/plain; charset=utf-8\r\n\r\n");
@@ -93,7 +93,7 @@ impl Corpus {
         FIRST + n as i64 * INTERVAL
     }
 
-    /// Its keywords: most emails were read.
+    /// Its keywords: most emails are read.
     pub(super) fn keywords(&self, n: u64) -> Vec<String> {
         let mut random = self.random(n, Purpose::Keywords);
         let shares = [("$seen", 80), ("$flagged", 5), ("$answered", 10)];
@@ -165,7 +165,7 @@ impl Corpus {
         format!("{n:x}.{:016x}@example.net", Random::new(self.seed, n).bits())
     }
 
-    /// The email that this one answers.
+    /// The email that this one replies to.
     fn parent(&self, n: u64) -> Option<u64> {
         let mut random = self.random(n, Purpose::Reply);
         let is_reply = n > 0 && random.below(100) < REPLIES;
@@ -189,7 +189,7 @@ pub(super) fn term(random: &mut Random) -> String {
     word(rank as u64)
 }
 
-/// The word of a rank, in syllables; of two at least.
+/// The word of a rank: two syllables at least.
 fn word(rank: u64) -> String {
     let mut rest = rank + SYLLABLES;
     let mut word = String::new();
@@ -205,7 +205,7 @@ fn word(rank: u64) -> String {
     word
 }
 
-/// About that many bytes of lines.
+/// Lines of about `bytes` bytes.
 fn text(bytes: usize, random: &mut Random) -> String {
     let mut text = String::with_capacity(bytes + LINE_BYTES);
     let mut line = 0;
@@ -228,7 +228,7 @@ fn person(random: &mut Random) -> (String, String) {
     (format!("{first} {last}"), format!("{first}.{last}@{domain}.example"))
 }
 
-/// A date as header fields have it.
+/// A date as in header fields.
 fn date(n: u64) -> String {
     let days = n / 1_440;
     let month = MONTHS.get((days / 28 % 12) as usize).copied().unwrap_or_default();
@@ -236,7 +236,7 @@ fn date(n: u64) -> String {
     format!("{day} {month} {year} {:02}:{:02}:00 +0000", n / 60 % 24, n % 60)
 }
 
-/// A text, with the same in HTML beside it or without.
+/// A text, with or without the same text in HTML.
 fn put_text(mail: &mut String, n: u64, text: &str, has_html: bool) {
     const PLAIN: &str = "Content-Type: text/plain; charset=utf-8\r\n\r\n";
     if !has_html {

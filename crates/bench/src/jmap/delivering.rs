@@ -30,7 +30,7 @@ use crate::random::Random;
 pub(super) const MAIL_BYTES: usize = 4_096;
 const TEXTS: u64 = 64;
 
-/// What is delivered to whom. No two emails are equal, which would be stored once.
+/// What is delivered, and to which addresses. No two emails are equal, as equal ones would be stored once.
 pub(super) struct Post {
     corpus: Corpus,
     texts: Vec<String>,
@@ -99,7 +99,7 @@ impl Client for Sender {
     }
 }
 
-/// Delivers so many emails over all these connections.
+/// Delivers this many emails over all these connections.
 pub(super) async fn deliver_all(senders: Vec<Sender>, emails: u64) -> anyhow::Result<()> {
     let count = senders.len() as u64;
     let mut tasks = JoinSet::new();
@@ -142,8 +142,8 @@ impl Sender {
         self.deliver(recipients, format!("{mail}\r\n{word}")).await
     }
 
-    /// Delivers an email, and returns the time until it is accepted; for one to all recipients that from its end to the last reply.
-    /// Commands that may be pipelined are (RFC 2920), as mail servers do.
+    /// Delivers an email, and returns the time until it is accepted; for one to all recipients, from its end to the last reply.
+    /// Commands are pipelined where they may be (RFC 2920), as mail servers do.
     async fn deliver(&mut self, recipients: &[String], mut mail: String) -> anyhow::Result<Duration> {
         let mut commands = "MAIL FROM:<bench@example.net>\r\n".to_owned();
         for recipient in recipients {
@@ -168,7 +168,7 @@ impl Sender {
         Ok(begun.elapsed())
     }
 
-    /// Reads a reply, which has this code.
+    /// Reads a reply, which must have this code.
     async fn expect(&mut self, code: &str) -> anyhow::Result<()> {
         loop {
             self.line.clear();
@@ -182,7 +182,7 @@ impl Sender {
     }
 }
 
-/// Appends of an email a second to a file in the folder, each synced.
+/// How many appends of an email to a file in the folder, each synced, are done in a second.
 pub(super) fn syncs_per_second(folder: &Path, patience: Duration) -> io::Result<f64> {
     let path = folder.join("sync-probe");
     let mut bytes = [0; MAIL_BYTES];

@@ -23,12 +23,12 @@ use crate::progress;
 const BATCH: u64 = 256;
 const DOMAIN: &str = "example.org";
 
-/// What is to be written.
+/// What to write.
 pub(super) struct Plan {
     pub(super) corpus: Corpus,
-    /// Emails in the inbox of an account each.
+    /// Emails in each inbox; one account for each.
     pub(super) inboxes: Vec<u64>,
-    /// Mailboxes of an account each.
+    /// Mailboxes of each account; one account for each.
     pub(super) mailboxes: Vec<u64>,
     /// Accounts that mail is delivered to.
     pub(super) recipients: u64,
@@ -48,7 +48,7 @@ pub(super) struct Filled {
     pub(super) inboxes: Vec<User>,
     /// Accounts with many mailboxes.
     pub(super) mailboxes: Vec<User>,
-    /// Addresses.
+    /// The addresses that mail is delivered to.
     pub(super) recipients: Vec<String>,
     /// A user whose inbox is empty.
     pub(super) searcher: User,
@@ -56,7 +56,7 @@ pub(super) struct Filled {
     pub(super) emails: u64,
     /// Bytes of their raw messages.
     pub(super) raw_bytes: u64,
-    /// Bytes of records and blobs on disk after closing; `None` where a server has them.
+    /// Bytes of records and blobs on disk after closing; `None` if servers store them.
     pub(super) bytes: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl Filling {
         let mut storing = self.begin_storing(batch(0));
         for first in (0..emails).step_by(BATCH as usize) {
             let numbers = batch(first);
-            // The messages of the next batch are made while the emails of this one are.
+            // The messages of the next batch are stored while the emails of this one are created.
             let next = self.begin_storing(batch(emails.min(first + BATCH)));
             let stored = std::mem::replace(&mut storing, next).await??;
             let creates = numbers.clone().zip(stored).map(|(n, message)| {
@@ -168,7 +168,7 @@ impl Filling {
         Ok(())
     }
 
-    /// Begins to put messages into the store, on another thread.
+    /// Starts storing messages, on another thread.
     fn begin_storing(&self, numbers: Range<u64>) -> JoinHandle<anyhow::Result<Vec<StoredMessage>>> {
         let (corpus, mail) = (self.corpus, self.mail.clone());
         tokio::spawn(async move { try_join_all(numbers.map(|n| store(&mail, corpus, n))).await })
@@ -199,7 +199,7 @@ async fn store(mail: &Mail, corpus: Corpus, n: u64) -> anyhow::Result<StoredMess
     Ok(StoredMessage::new(&message::read(&raw), put.id))
 }
 
-/// Bytes that the files below a folder take on disk.
+/// Bytes that the files below a folder occupy on disk.
 pub(super) fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
     const BLOCK_BYTES: u64 = 512; // the unit of st_blocks, whatever the file system's is
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Loads of clients: closed loops, where each asks again as soon as it is answered, and open ones at a fixed rate.
+//! Loads of clients: closed loops, where each sends a request as soon as it is answered, and open ones at a fixed rate.
 
 use std::{
     sync::Arc,
@@ -11,7 +11,7 @@ use crate::{machine::processor_time, measure::Latencies, pace::Tickets, server::
 
 /// A client with a connection of its own.
 pub(super) trait Client: Send + 'static {
-    /// Makes one request; returns its time. What else the client does is not in it.
+    /// Makes one request; returns its time. Other work of the client is not included.
     fn once(&mut self) -> impl Future<Output = anyhow::Result<Duration>> + Send;
 }
 
@@ -32,22 +32,22 @@ impl Load {
         self.times.len() as f64 / self.duration.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Microseconds of a request.
+    /// Microseconds per request.
     pub(super) fn of_one(&self, all: Option<Duration>) -> Option<f64> {
         all.map(|all| all.as_secs_f64() * 1e6 / self.times.len().max(1) as f64)
     }
 }
 
-/// When clients ask.
+/// When clients send requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pace {
     /// As soon as they are answered.
     Closed,
-    /// So often a second, together, whether the server keeps up or not.
+    /// This many a second, together, whether the server keeps up or not.
     Open(f64),
 }
 
-/// Lets all clients ask for some time.
+/// Lets all clients send requests for some time.
 pub(super) async fn run<C: Client>(
     server: &Server,
     clients: Vec<C>,

@@ -57,12 +57,12 @@ const IDLE: u64 = 100;
 /// Clients that wait for changes, of each kind.
 const LISTENERS: u64 = 1_000;
 const QUICK_CONNECTIONS: u64 = 4;
-/// Requests a second of the open loop: what the listing must do.
+/// Requests a second of the open loop: what the listing must sustain.
 const OPEN_PER_S: f64 = 3_000.0;
 const OPEN_PER_S_QUICK: f64 = 50.0;
-/// While memory is measured, so many emails are delivered as the largest inbox has, times three quarters.
+/// While memory is measured, three quarters as many emails are delivered as the largest inbox has.
 const IMPORTED: (u64, u64) = (3, 4);
-/// Emails that are delivered and at once searched for.
+/// Emails that are delivered, and searched for at once.
 const SEARCHED: u64 = 1_000;
 const SEARCHED_QUICK: u64 = 20;
 const LENGTH: Duration = Duration::from_secs(5);
@@ -210,7 +210,7 @@ fn main_inbox(filled: &Filled) -> anyhow::Result<&User> {
     of_size.or(filled.inboxes.last()).context("there is no inbox")
 }
 
-/// Kilobytes of an email on disk beyond its raw message, and in the search index, as far as they are on this disk.
+/// Kilobytes of an email on disk beyond its raw message, and in the search index, if they are on this disk.
 fn on_disk(filled: &Filled, search_bytes: Option<u64>) -> impl Iterator<Item = FigureRow> {
     let emails = filled.emails;
     let beyond = filled.bytes.map(|bytes| bytes as f64 - filled.raw_bytes as f64);
@@ -238,7 +238,7 @@ impl MailServer {
         let flags = [("--jmap-listen", jmap.to_string()), ("--lmtp-listen", lmtp.to_string())];
         let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
         let mut variables = vec![
-            // All connections of a load are of one user.
+            // All connections of a load belong to one user.
             ("RESTANTE_JMAP__REQUESTS_PER_USER_MAX", "128".to_owned()),
             ("RESTANTE_JMAP__CONNECTIONS_PER_USER_MAX", (2 * LISTENERS).to_string()),
             // The metrics are asked for where REST is.
@@ -277,7 +277,7 @@ impl Bench<'_> {
         let indexing = self.wait_for_index(filled.emails).await?;
         measured.figure("index_all", filled.emails, indexing.as_secs_f64(), "s");
         let main = main_inbox(filled)?;
-        // First: memory that other loads have freed would hide what a client takes.
+        // First: memory that other loads have freed would hide what a client uses.
         if self.has(Part::Push) {
             self.push(&mut measured, main).await?;
         }
@@ -329,7 +329,7 @@ impl Bench<'_> {
         load::run(&self.mail_server.server, clients, pace, self.common.pick(LENGTH, QUICK)).await
     }
 
-    /// Waits until the search index has all emails, which would cost processor time under load.
+    /// Waits until the search index has all emails, as indexing would use processor time under load.
     async fn wait_for_index(&self, emails: u64) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         while Scrape::of(self.mail_server.server.address).await?.sum("restante_indexer_emails_total") < emails
@@ -362,14 +362,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Clients that wait for changes: the memory of each, and the time until all have one.
+    /// Clients that wait for changes: the memory of each, and the time until all have received one.
     async fn push(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
         let (address, server) = (self.mail_server.jmap, &self.mail_server.server);
         let count = self.connections(LISTENERS);
-        // One writer: another would set keywords that are set, which is no change.
+        // One writer: a second one would set keywords that are already set, which is no change.
         let mut writer = readers(address, user, Op::Flag, self.corpus, 1).await?;
         let writer = writer.first_mut().context("there is no writer")?;
-        // All stay connected: memory that is freed between would hide what the next clients take.
+        // All stay connected: memory that is freed in between would hide what the next clients use.
         let mut connected = Vec::new();
         for waiting in [Waiting::EventStream, Waiting::WebSocket] {
             let before = server.private_memory();
@@ -388,7 +388,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The server's memory with connections that have each asked once.
+    /// The server's memory with connections that have each sent one request.
     async fn memory(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
         let mut clients =
             readers(self.mail_server.jmap, user, Op::Query20, self.corpus, self.connections(IDLE)).await?;
@@ -425,7 +425,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers emails by LMTP, and asks for each as soon as it is accepted.
+    /// Delivers emails by LMTP, and searches for each as soon as it is accepted.
     async fn search_for_new(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
         let post = Arc::new(Post::new(self.other_corpus(2), vec![user.address.clone()]));
         let mut senders = senders(self.mail_server.lmtp, &post, 1).await?;
@@ -467,8 +467,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers over one connection, beside the disk alone. Before that the search index has all emails: its syncs would be measured
-    /// too.
+    /// Delivers over one connection, and measures the disk alone. Before that it waits until the search index has all emails: its
+    /// syncs would be measured too.
     async fn deliver_over_one(
         &self,
         measured: &mut Measured,
@@ -485,7 +485,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers mails that each go to all recipients, and counts the blobs that they become.
+    /// Delivers mails that each go to all recipients, and counts the blobs that are stored for them.
     async fn deliver_to_all(&self, measured: &mut Measured, post: &Arc<Post>) -> anyhow::Result<()> {
         let senders = senders(self.mail_server.lmtp, post, 1).await?;
         let senders = senders.into_iter().map(Sender::with_all_recipients).collect();
@@ -497,7 +497,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What the server has counted as new since it started.
+    /// What a metric has counted with the result `new` since the server started.
     async fn count(&self, metric: &str) -> anyhow::Result<u64> {
         Ok(Scrape::of(self.mail_server.server.address).await?.sum_with(metric, "result", "new"))
     }

@@ -13,18 +13,18 @@ pub(super) struct Measured {
     pub(super) figures: Vec<FigureRow>,
 }
 
-/// The size of the inbox that was asked most, and the size that goals are set for.
+/// The size of the inbox that got most requests, and the size that goals are set for.
 #[derive(Clone, Copy)]
 pub(super) struct Sizing {
     pub(super) main: u64,
     pub(super) set_for: u64,
 }
 
-/// What restante promises of a load, and what others do on a machine like ours.
+/// What restante promises for a load, and what others reach on a machine like ours.
 #[derive(Clone, Copy, Default)]
 struct Promise {
     op: &'static str,
-    /// Requests a second: at least, and the goal.
+    /// Requests a second: the minimum, and the goal.
     per_s: Option<(f64, f64)>,
     p99_ms: Option<f64>,
     cyrus: Option<f64>,
@@ -66,7 +66,7 @@ const PROMISES: [Promise; 13] = [
 ];
 const NOTHING: Promise = Promise { op: "", per_s: None, p99_ms: None, cyrus: None, james: "-" };
 
-/// Figures with an upper limit: at most, the goal, and those of Cyrus and James.
+/// Figures with an upper limit: the limit, the goal, and the figures of Cyrus and James.
 const LIMITS: [(&str, f64, f64, &str, &str); 7] = [
     ("blobs_of_a_mail", 1.0, 1.0, "-", "-"),
     ("memory_event_stream", 25.0, 12.0, "-", "-"),
@@ -261,7 +261,7 @@ fn plots(measured: &Measured) -> [Plot; 2] {
     [Plot::Bars(rates), Plot::Curves(Curves { title, unit: "ms", lines: curves.collect() })]
 }
 
-/// Goals of loads are set for the inbox of one size; only those of memory, disk and blobs are for figures.
+/// Goals of loads are set for the inbox of one size; the goals of figures are those of memory, disk and blobs.
 fn goals(measured: &Measured, sizing: Sizing) -> Vec<Goal> {
     let mut goals = Vec::new();
     for promise in PROMISES {
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::{machine::Machine, measure::Latencies, report::assert_explained};
 
-    /// So many requests in a second, of these milliseconds.
+    /// A load of this many requests in a second, of this many milliseconds each.
     fn load(requests: u64, ms: f64) -> Load {
         let mut times = Latencies::default();
         (0..requests).for_each(|_| times.record_ms(ms));

@@ -15,9 +15,9 @@ use tokio::{
 use super::{load::Load, reading::Reader};
 use crate::{machine::processor_time, server::Server};
 
-/// The most bytes before what is waited for.
+/// The most bytes to read before the expected text.
 const WAITED_BYTES_MAX: usize = 64 << 10;
-/// Waiting clients that are connected at once.
+/// Clients that connect at once.
 const BATCH: usize = 50;
 
 /// How a client waits.
@@ -63,7 +63,7 @@ impl Listener {
             Waiting::EventStream => listener.until("HTTP/1.1 200 OK\r\n").await?,
             Waiting::WebSocket => {
                 listener.until("HTTP/1.1 101 Switching Protocols\r\n").await?;
-                // A state that is none: the newest is pushed at once, so pushes are on when it has come.
+                // An invalid state: the newest one is pushed at once, so pushes are on when it has arrived.
                 let enable = br#"{"@type":"WebSocketPushEnable","dataTypes":null,"pushState":"-"}"#;
                 listener.stream.write_all(&text_frame(enable)).await?;
                 listener.until("\"pushState\"").await?
@@ -72,7 +72,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Reads until a text has come; returns when that was.
+    /// Reads until a text has arrived; returns when that was.
     async fn until(&mut self, text: &str) -> anyhow::Result<Instant> {
         loop {
             let has_come = self.received.windows(text.len()).any(|window| window == text.as_bytes());
@@ -94,7 +94,7 @@ fn text_frame(text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// So many clients that wait.
+/// This many clients that wait.
 pub(super) async fn listeners(
     address: SocketAddr,
     token: &str,
@@ -110,7 +110,8 @@ pub(super) async fn listeners(
     Ok(listeners)
 }
 
-/// Changes an email again and again, each time when all clients have the change before. A time is from the request to the push.
+/// Changes an email repeatedly, each time when all clients have received the change before. A time is from the request to the
+/// push.
 pub(super) async fn push(
     server: &Server,
     writer: &mut Reader,

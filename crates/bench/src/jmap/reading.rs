@@ -1,4 +1,4 @@
-//! What clients of JMAP ask for.
+//! What clients of JMAP request.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -25,7 +25,7 @@ const CHANGED: u64 = 1_000;
 const LISTED: &str = "[\"id\",\"threadId\",\"mailboxIds\",\"keywords\",\"hasAttachment\",\"from\",\"subject\",\"receivedAt\",\
                       \"size\",\"preview\"]";
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// A page of the inbox, newest first, and what a list shows of its emails.
@@ -34,7 +34,7 @@ pub(super) enum Op {
     ThreadChain,
     /// Changes one keyword of one email.
     Flag,
-    /// Asks what changed where nothing did.
+    /// Requests changes when there are none.
     Changes,
     /// All mailboxes.
     Mailboxes,
@@ -162,7 +162,7 @@ impl Reader {
         )
     }
 
-    /// A page at a random position, and what a list shows of it: of its emails, or of its threads.
+    /// A page at a random position, and the listed properties of its emails or of its threads.
     fn page(&mut self, is_of_threads: bool) -> String {
         // There are fewer threads than emails, but more than half as many.
         let count = if is_of_threads { self.emails / 2 } else { self.emails };
@@ -190,7 +190,7 @@ impl Reader {
         )
     }
 
-    /// Sets or removes a keyword that the email does not have, or has.
+    /// Sets a keyword that the email does not have, or removes one that it has.
     fn change(&mut self) -> anyhow::Result<String> {
         let count = self.own.len().max(1);
         let id =
@@ -234,7 +234,7 @@ fn list(arguments: &Value) -> &[Value] {
     member(arguments, "list").as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A member of an object; null when it is not there.
+/// A member of an object; null if it is missing.
 fn member<'v>(object: &'v Value, name: &str) -> &'v Value {
     object.get(name).unwrap_or(&Value::Null)
 }

@@ -106,7 +106,7 @@ impl Stores {
         restante_blobs::open(config).await.with_context(|| format!("can't open the blobs {}", self.blobs))
     }
 
-    /// The settings of the server, as variables: a URL may hold a password, and a command line is seen by all users.
+    /// The settings of the server, as variables: a URL may contain a password, and every user can read a command line.
     pub(super) fn variables(&self) -> Vec<(&'static str, String)> {
         let records = match &self.records {
             EngineUrl::Postgres(url) => {
@@ -134,12 +134,12 @@ impl Stores {
         variables
     }
 
-    /// What the indexes in OpenSearch begin with.
+    /// The prefix of the indexes in OpenSearch.
     fn index(&self) -> String {
         self.name.replace('_', "-")
     }
 
-    /// The bytes that records and blobs take on disk; `None` where a server has them.
+    /// The bytes that records and blobs occupy on disk; `None` if servers store them.
     pub(super) fn mail_bytes(&self) -> anyhow::Result<Option<u64>> {
         match (&self.records, &self.blobs) {
             (EngineUrl::Lmdb(records), restante_blobs::EngineUrl::Files(blobs)) => {
@@ -149,7 +149,7 @@ impl Stores {
         }
     }
 
-    /// The bytes that the index takes on disk; `None` where a server has it.
+    /// The bytes that the index occupies on disk; `None` if a server stores it.
     pub(super) fn search_bytes(&self) -> anyhow::Result<Option<u64>> {
         match self.search.strip_prefix("tantivy:") {
             Some(folder) => Ok(Some(disk_bytes(Path::new(folder))?)),
@@ -157,7 +157,7 @@ impl Stores {
         }
     }
 
-    /// Removes what this run has left in servers; returns what stays there.
+    /// Removes what this run has left in servers; returns what remains there.
     pub(super) async fn clean_up(&self) -> anyhow::Result<Option<String>> {
         match &self.records {
             EngineUrl::Postgres(url) => drop_schema(url).await?,

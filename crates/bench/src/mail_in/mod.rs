@@ -1,4 +1,4 @@
-//! Incoming mail: what the checks of a message cost, and how known senders are served beside floods of strangers.
+//! Incoming mail: the cost of checking a message, and how known senders are served during floods of strangers.
 
 mod checks;
 mod flood;

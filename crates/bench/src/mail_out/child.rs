@@ -10,7 +10,7 @@ use super::opening::{self, Opening};
 /// The variable with the task of a child.
 pub(super) const TASK: &str = "RESTANTE_BENCH_MAIL_OUT_TASK";
 
-/// What is opened.
+/// What to open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) folder: PathBuf,
@@ -18,7 +18,7 @@ pub(super) struct Task {
     pub(super) is_quick: bool,
 }
 
-/// Where it is opened.
+/// Where to open it.
 #[derive(Clone, Debug)]
 pub(super) enum Runner {
     /// In a process of its own.

@@ -22,7 +22,7 @@ const DELAY: u64 = 86_400;
 /// An account that sends.
 pub(super) const ACCOUNT: AccountId = AccountId(1_024);
 
-/// A message with recipients of these addresses. The number names it.
+/// A message with these recipients. The number identifies it.
 pub(super) fn message(number: u64, blob: BlobId, size: u64, due: u64, addresses: Vec<String>) -> NewMessage {
     let mut key = [0; 32];
     for (to, from) in key.iter_mut().zip(number.to_be_bytes()) {
@@ -47,7 +47,7 @@ pub(super) fn domain(number: u64) -> String {
     format!("d{number}.example")
 }
 
-/// Queues so many recipients in new stores, and closes these.
+/// Queues this many recipients in new stores, and closes the stores.
 pub(super) async fn fill(folder: &Path, recipients: u64) -> anyhow::Result<()> {
     let stores = Stores::open(folder).await?;
     let raw = Bytes::from_static(b"Subject: later\r\n\r\nbench\r\n");

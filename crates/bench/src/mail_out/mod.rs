@@ -38,12 +38,12 @@ use submitting::Submitter;
 /// Recipients of the long queue.
 const QUEUED: u64 = 1_000_000;
 const QUEUED_QUICK: u64 = 2_000;
-/// Domains of the recipients, in a load each.
+/// Domains of the recipients, one load for each.
 const DOMAINS: [u64; 3] = [1, 100, 10_000];
 /// Clients that submit.
 const SUBMITTERS: u64 = 64;
 const SUBMITTERS_QUICK: u64 = 4;
-/// Connections to other servers at most.
+/// The most connections to other servers.
 const CONNECTIONS: usize = 50;
 /// Mails a second where times are compared.
 const PACED_PER_S: f64 = 300.0;
@@ -94,12 +94,12 @@ struct FigureRow {
     unit: &'static str,
 }
 
-/// A load, and how it went.
+/// A load, and its outcome.
 #[derive(Clone, Debug, Default)]
 struct Load {
     /// Mails.
     mails: u64,
-    /// Of each: until it was in the queue, or from then until it had arrived.
+    /// For each: until it was in the queue, or from then until it had arrived.
     times: Latencies,
     duration: Duration,
     cpu: Option<Duration>,
@@ -154,7 +154,7 @@ enum Servers {
 enum Pace {
     /// As soon as the one before is in the queue.
     Closed,
-    /// So many a second together.
+    /// This many a second together.
     Open(f64),
 }
 
@@ -179,13 +179,13 @@ impl Bench {
             let load = self.send(DOMAINS[1], servers, pace).await?;
             measured.load(op, DOMAINS[1], load);
         }
-        // At the end: what it adds stays in the queue.
+        // At the end: what it adds remains in the queue.
         let load = self.submit().await?;
         measured.load("submit", 0, load);
         Ok(())
     }
 
-    /// Lets clients submit mails that nobody sends.
+    /// Lets clients submit mails that are not sent.
     async fn submit(&self) -> anyhow::Result<Load> {
         let arrivals = Arc::new(Arrivals::new(Servers::AllWork));
         let (begun, worked) = (Instant::now(), processor_time("self"));
@@ -210,7 +210,7 @@ impl Bench {
         Ok(Load { mails: times.len(), times, duration, cpu })
     }
 
-    /// Submits for the time of a load; the time until each mail was in the queue.
+    /// Submits for the time of a load; returns the time until each mail was in the queue.
     async fn submit_all(
         &self,
         arrivals: &Arc<Arrivals>,

@@ -1,4 +1,4 @@
-//! What is measured of a long queue when it is opened.
+//! Measurements of opening a long queue.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub(super) struct Opening {
     pub(super) start_s: f64,
     /// Milliseconds of a page of the recipients of a domain, the median.
     pub(super) list_by_domain_ms: f64,
-    /// Milliseconds of a look for what is due now in all accounts of the queue, and when the next one is due, the median.
+    /// Milliseconds of a search for what is due now in all accounts of the queue, and when the next one is due, the median.
     pub(super) due_next_ms: f64,
     /// Seconds of counting all recipients by domain.
     pub(super) domains_s: f64,
@@ -34,7 +34,7 @@ pub(super) struct Opening {
     pub(super) memory_private: Option<u64>,
 }
 
-/// Opens the long queue and asks it.
+/// Opens the long queue and queries it.
 pub(super) async fn measure(task: &Task) -> anyhow::Result<Opening> {
     let begun = Instant::now();
     let stores = Stores::open(&task.folder).await?;
@@ -67,7 +67,7 @@ pub(super) async fn measure(task: &Task) -> anyhow::Result<Opening> {
     Ok(Opening { start_s, list_by_domain_ms, due_next_ms, domains_s, memory_private })
 }
 
-/// When the next recipient is due, as a sender looks: nothing is due now.
+/// When the next recipient is due, as a sender finds it: nothing is due now.
 async fn look(stores: &Stores) -> anyhow::Result<Option<u64>> {
     let now = stores.queue.now();
     let mut next: Option<u64> = None;

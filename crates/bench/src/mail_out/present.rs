@@ -13,7 +13,7 @@ pub(super) struct Measured {
     figures: Vec<FigureRow>,
 }
 
-/// What restante promises of figures of a queue of a million: at most.
+/// The upper limits that restante promises for a queue of a million.
 const LIMITS: [(&str, f64); 4] =
     [("start", 2.0), ("list_by_domain", 50.0), ("due_next", 1.0), ("memory_private", 100.0)];
 /// Mails a second that are queued durably and arrive, in all loads that are not paced.
@@ -139,7 +139,7 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         let unit = row.map_or("", |row| row.unit);
         goals.push(Goal::at_most(format!("{op} of the long queue"), most, unit, row.map(|row| row.value)));
     }
-    // The bench ends otherwise.
+    // Otherwise the bench fails.
     goals.push(Goal::none("mails lost or sent twice", 0));
     goals
 }

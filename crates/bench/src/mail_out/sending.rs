@@ -1,4 +1,4 @@
-//! A sender of the queue, with the transport that restante has, to the servers of the bench.
+//! A sender of the queue, with restante's transport, to the servers of the bench.
 
 use std::{num::NonZero, sync::Arc};
 
@@ -20,7 +20,7 @@ use super::{CONNECTIONS, Servers, fill::domain, sink::ip, stores::Stores};
 
 const HOSTNAME: &str = "bench.example";
 
-/// A sender that runs.
+/// A running sender.
 pub(super) struct Sending {
     task: JoinHandle<()>,
     stop: oneshot::Sender<()>,
@@ -28,7 +28,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Starts a sender to the servers of so many domains, which are at this port.
+    /// Starts a sender to the servers of this many domains, which listen on this port.
     pub(super) fn start(stores: &Stores, port: u16, domains: u64, servers: Servers) -> anyhow::Result<Self> {
         let resolver = FixedResolver::new();
         for number in 0..domains {
@@ -76,7 +76,7 @@ impl Sending {
     }
 }
 
-/// The settings of a sender with as many connections as the bench wants, also to a single domain.
+/// The settings of a sender with as many connections as the bench needs, also to a single domain.
 fn config(domains: u64) -> DeliveryConfig {
     let defaults = DeliveryConfig::default();
     let of_one = NonZero::new(CONNECTIONS / usize::try_from(domains).unwrap_or(CONNECTIONS).max(1));
@@ -99,7 +99,7 @@ impl Signer for NoKeys {
     }
 }
 
-/// No account is here, and no mail was submitted by JMAP.
+/// No address is local, and no mail was submitted by JMAP.
 struct Nobody;
 
 #[async_trait]

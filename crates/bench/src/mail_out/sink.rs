@@ -1,4 +1,4 @@
-//! Servers that take mail: one listener for all addresses of loopback, on which the address says how the server behaves.
+//! Servers that accept mail: one listener for all addresses of loopback, where the address selects how the server behaves.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -23,9 +23,9 @@ use crate::measure::Latencies;
 /// How long a slow server takes for each reply.
 const SLOW: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(2);
-/// Longer lines and mails are no bench's.
+/// The bench sends no longer lines or mails.
 const LINE_BYTES_MAX: u64 = 4_096;
-/// One domain in so many has a server that fails, and one a slow one.
+/// One in this many domains has a server that fails, and one a slow one.
 const ONE_IN: u64 = 10;
 /// The second byte of an address.
 const WORKS: u8 = 1;
@@ -43,7 +43,7 @@ pub(super) fn ip(domain: u64, servers: Servers) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, kind, high, low))
 }
 
-/// Whether mails to a domain are measured: those to servers that fail are not.
+/// Whether mails to a domain are measured: those to failing servers are not.
 pub(super) fn is_measured(domain: u64, servers: Servers) -> bool {
     servers == Servers::AllWork || domain % ONE_IN > 1
 }
@@ -57,10 +57,10 @@ pub(super) struct Arrivals {
 
 #[derive(Default)]
 struct Mails {
-    /// Of mails that were queued and have not arrived, and of those that arrived before the queue had answered.
+    /// Mails that were queued and have not arrived, and those that arrived before the queue had answered.
     waiting: std::collections::HashMap<u64, Instant>,
     times: Latencies,
-    /// Mails that arrived again.
+    /// Mails that arrived more than once.
     repeated: u64,
 }
 
@@ -106,7 +106,7 @@ impl Arrivals {
     }
 }
 
-/// The listener. Dropping it ends it.
+/// The listener. Dropping it stops it.
 pub(super) struct Sink {
     port: u16,
     task: JoinHandle<()>,
@@ -126,7 +126,7 @@ impl Sink {
             let mut serving = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let arrivals = arrivals.clone();
-                // A client that breaks off is the sender's concern.
+                // A closed connection is the sender's concern.
                 serving.spawn(async move { drop(serve(stream, &arrivals).await) });
                 while serving.try_join_next().is_some() {}
             }
@@ -140,7 +140,7 @@ impl Sink {
     }
 }
 
-/// Serves a connection as the address wants that it came to.
+/// Serves a connection as its local address selects.
 async fn serve(stream: TcpStream, arrivals: &Arrivals) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let kind = match stream.local_addr()? {
@@ -190,7 +190,7 @@ async fn reply(stream: &mut BufReader<TcpStream>, delay: Duration, text: &str) -
     Ok(stream.get_mut().write_all(text.as_bytes()).await?)
 }
 
-/// Reads up to the line with a dot alone.
+/// Reads up to the line with a single dot.
 async fn read_mail(stream: &mut BufReader<TcpStream>, mail: &mut Vec<u8>) -> anyhow::Result<()> {
     mail.clear();
     loop {

@@ -21,7 +21,7 @@ use crate::jmap::corpus::Corpus;
 const MAIL_BYTES: usize = 4_096;
 const TEXTS: u64 = 64;
 
-/// The numbers of the messages of a process: no two loads queue the same message.
+/// The next message number in this process: no two loads queue the same message.
 static MESSAGES: AtomicU64 = AtomicU64::new(0);
 
 /// Submits mails, each to one recipient.

@@ -1,8 +1,8 @@
-//! What restante's engines take beside the same work by a raw client of the server.
+//! The overhead of restante's engines over the same work by a raw client of the server.
 //!
-//! An engine may take a share of what its server can do, and no more: each row compares one operation of a role with the least that a
-//! client of our own needs for the same bytes, in pairs that alternate. Everything is created under a name of this run, and removed at the
-//! end, also after an error or Ctrl-C.
+//! An engine may use a share of what its server can do, and no more: each row compares one operation of a role with the least
+//! that a client of our own needs for the same bytes, in pairs that alternate. Everything is created under a name of this run,
+//! and removed at the end, also after an error or Ctrl-C.
 
 #[cfg(feature = "cassandra")]
 mod cassandra;
@@ -101,11 +101,11 @@ trait Server {
     /// Compares, and creates only what `clean_up` removes.
     async fn measure(&self, bench: &mut Bench<'_>) -> anyhow::Result<()>;
 
-    /// Removes all that this run created, whether or not it is there.
+    /// Removes all that this run created, if it exists.
     async fn clean_up(&self) -> anyhow::Result<()>;
 }
 
-/// What the servers' modules measure with.
+/// What the modules of the servers use to measure.
 struct Bench<'a> {
     args: &'a OverheadArgs,
     server: &'static str,
@@ -204,7 +204,7 @@ fn report(args: &OverheadArgs, rows: &[Row], failures: &[String]) -> anyhow::Res
     Ok(report)
 }
 
-/// Measures one server. One that fails on the way keeps the rows that it has; the others are measured all the same.
+/// Measures one server. A server that fails midway keeps the rows so far, and the others are still measured.
 ///
 /// # Errors
 /// When it was interrupted.

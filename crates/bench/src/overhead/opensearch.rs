@@ -1,5 +1,5 @@
-//! OpenSearch: writing the documents of emails, beside bulk requests with the same lines, and a search for a word, beside the least
-//! query that finds the same.
+//! OpenSearch: writing the documents of emails, compared with bulk requests with the same lines, and a search for a word,
+//! compared with the least query that finds the same.
 
 use std::{
     fmt::Write,
@@ -42,7 +42,7 @@ const HITS: usize = 50;
 /// The account that is written to, and the one that is searched.
 const WRITTEN: AccountId = AccountId(1);
 const READ: AccountId = AccountId(2);
-/// Words of a body and of a subject, out of so many.
+/// Words of a body and of a subject, and the size of the vocabulary.
 const BODY_WORDS: usize = 300;
 const SUBJECT_WORDS: usize = 6;
 const VOCABULARY: u64 = 2_000;
@@ -57,7 +57,7 @@ pub(super) async fn connect(args: &OverheadArgs) -> anyhow::Result<Option<Box<dy
 }
 
 struct Opensearch {
-    /// As restante has it.
+    /// In restante's form.
     url: String,
     requests: Requests,
     /// The alias of the engine; all names of this run begin with it.
@@ -80,7 +80,7 @@ impl Server for Opensearch {
         config.opensearch.replicas = 0; // there may be one node
         let opened = restante_search::open(config).await.context("can't open the index")?;
         let series = opened.index.begin().await?.series;
-        // First, when there is nothing in the engine's index either.
+        // First, while the engine's index is empty as well.
         self.measure_writes(bench, &opened, series).await?;
         self.measure_searches(bench, &opened, series).await?;
         opened.upkeep.close().await?;
@@ -151,7 +151,7 @@ impl Opensearch {
     ) -> anyhow::Result<()> {
         self.make_raw_index().await?;
         let (next, next_raw) = (AtomicU64::new(0), AtomicU64::new(0));
-        // Both have one request at a time: restante's follower is one.
+        // Both have one request at a time, as restante's follower does.
         let base = async |span| {
             writes(span, async || self.raw_write(next_raw.fetch_add(BULK, Ordering::Relaxed)).await).await
         };

@@ -1,7 +1,7 @@
-//! Two sides that do the same work in turn, and what one takes beside the other.
+//! Two sides that do the same work in turn, and the ratio of the two.
 //!
-//! A machine that is shared is faster in one minute than in the next. Sides that take turns of some seconds have the same minutes, so
-//! the ratio of a pair says more than the figures do.
+//! A shared machine is faster in one minute than in the next. Sides that take turns of some seconds run in the same minutes, so
+//! the ratio of a pair is more reliable than the figures.
 
 use std::{future::Future, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     report::Goal,
 };
 
-/// Each side first runs for this part of its time without being measured: connections, caches and the code of servers get warm.
+/// Each side first runs for this part of its time without being measured: connections, caches and the code of servers warm up.
 const WARM_UP_SHARE: u32 = 3;
 
 /// What a side did in its share of a pair.
@@ -27,7 +27,7 @@ pub(super) struct Load {
 
 impl Load {
     /// # Errors
-    /// When an operation failed: what is left out would make a side faster.
+    /// When an operation failed: leaving it out would make a side look faster.
     pub(super) fn of(measured: &Measured) -> anyhow::Result<Self> {
         if let Some(error) = &measured.first_error {
             bail!("{} of the operations failed, the first with: {error}", measured.errors);
@@ -37,7 +37,7 @@ impl Load {
     }
 }
 
-/// So many clients repeat an operation without a pause. It gets the number of its client and, from 0 on, its own.
+/// `clients` clients repeat an operation without a pause. It gets the number of its client and, from 0 on, its own.
 ///
 /// # Errors
 /// When an operation fails.
@@ -64,7 +64,7 @@ pub(super) struct Plan {
 #[derive(Debug, Default)]
 pub(super) struct Pairs(Vec<(Load, Load)>);
 
-/// Runs two sides in turn. A side gets the time for which it is to run.
+/// Runs two sides in turn. Each side gets the time for which to run.
 ///
 /// # Errors
 /// When a side fails.
@@ -85,14 +85,14 @@ pub(super) async fn alternate(
     Ok(pairs)
 }
 
-/// What is to hold.
+/// A bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
-    /// The rate is at least so many times the other.
+    /// The rate is at least this many times the other.
     Rate(f64),
-    /// The median time is at most so many times the other.
+    /// The median time is at most this many times the other.
     Time(f64),
-    /// The median time is at most so many times the other, and so many milliseconds more.
+    /// The median time is at most this many times the other, plus this many milliseconds.
     TimeAndMs(f64, f64),
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Row {
     pub(super) base: f64,
     /// That of restante.
     pub(super) restante: f64,
-    /// Of the ratios of all pairs the median, the smallest and the largest.
+    /// The ratios of all pairs: the median, the smallest and the largest.
     pub(super) ratio: f64,
     pub(super) ratio_min: f64,
     pub(super) ratio_max: f64,
@@ -149,7 +149,7 @@ pub(super) struct Row {
 }
 
 impl Pairs {
-    /// The row that says whether a bound holds.
+    /// The row with whether a bound holds.
     ///
     /// # Errors
     /// When there are no pairs, or a side did nothing.

@@ -1,4 +1,4 @@
-//! PostgreSQL: commits, beside grouped inserts of the same rows.
+//! PostgreSQL: commits, compared with grouped inserts of the same rows.
 
 use std::sync::{
     Arc,
@@ -163,7 +163,7 @@ struct Waiting {
     reply: oneshot::Sender<Result<(), String>>,
 }
 
-/// The raw client: what waits for a connection goes into one transaction.
+/// The raw client: all commits that wait for a connection go into one transaction.
 struct RawCommits {
     writers: Vec<mpsc::Sender<Waiting>>,
     next: AtomicU64,

@@ -1,4 +1,5 @@
-//! RabbitMQ: items that are published and received through the queue of work, beside a bounded producer and a consumer.
+//! RabbitMQ: items that are published and received through the queue of work, compared with a bounded producer and a
+//! consumer.
 
 use std::{
     sync::{
@@ -56,7 +57,7 @@ pub(super) async fn connect(args: &OverheadArgs) -> anyhow::Result<Option<Box<dy
 struct Rabbitmq {
     url: String,
     access: Access,
-    /// What the names of all queues of this run begin with.
+    /// The prefix of the names of all queues of this run.
     prefix: String,
 }
 
@@ -86,7 +87,7 @@ impl Server for Rabbitmq {
         compared
     }
 
-    /// The connection is a new one, as a broker may block those that sent messages.
+    /// A new connection, as a broker may block those that sent messages.
     async fn clean_up(&self) -> anyhow::Result<()> {
         let channel = self.access.open().await?.create_channel().await?;
         for queue in self.queues() {
@@ -101,7 +102,7 @@ impl Rabbitmq {
         format!("{}-raw", self.prefix)
     }
 
-    /// Those of the engine, and that of the raw client.
+    /// The engine's queues, and that of the raw client.
     fn queues(&self) -> [String; 4] {
         let prefix = &self.prefix;
         [
@@ -128,7 +129,7 @@ impl Rabbitmq {
         let consuming = tokio::spawn(async move {
             while let Some(Ok(delivery)) = consumer.next().await {
                 if delivery.acker.ack(BasicAckOptions::default()).await.is_err() {
-                    break; // the messages that are missing then are noticed
+                    break; // the missing messages are noticed then
                 }
                 counted.fetch_add(1, Ordering::Relaxed);
             }
@@ -166,7 +167,7 @@ async fn raw_publish(channel: &Channel, queue: &str, span: Duration) -> anyhow::
     }
 }
 
-/// The same by the role.
+/// The same by restante.
 async fn ours(opened: &OpenedWork, span: Duration) -> anyhow::Result<Load> {
     let received = Arc::new(AtomicU64::new(0));
     let (work, counted) = (opened.work.clone(), received.clone());
@@ -190,7 +191,7 @@ async fn ours(opened: &OpenedWork, span: Duration) -> anyhow::Result<Load> {
     consuming.finish(begun, publishing.await??).await
 }
 
-/// A consumer, which ends with this.
+/// A consumer, which stops when this is dropped.
 struct Consuming {
     received: Arc<AtomicU64>,
     task: AbortHandle,

@@ -1,4 +1,4 @@
-//! The records of commits and pages: emails as a mailbox has them.
+//! The records of commits and pages: emails as in a mailbox.
 
 use std::{
     future::Future,
@@ -41,7 +41,7 @@ pub(super) const SAMPLE: AccountId = AccountId(1);
 /// The first of the accounts with commits.
 const COMMITTERS: u32 = 1_000;
 
-/// Compares clients that commit an email each time, each to an account of its own, with a raw commit by as many clients. `next` is the
+/// Compares clients that commit an email each time, each to its own account, with a raw commit by as many clients. `next` is the
 /// number of the next email.
 pub(super) async fn compare_commits<W: Future<Output = anyhow::Result<()>> + Send>(
     bench: &mut Bench<'_>,
@@ -83,7 +83,7 @@ pub(super) async fn open(url: EngineUrl) -> anyhow::Result<Opened> {
     Ok(restante_records::open(Config::new(url, Schema::new(vec![email])?)).await?)
 }
 
-/// The body of an email: bytes that nothing shortens.
+/// The body of an email: bytes that can't be compressed.
 pub(super) fn body(number: u64) -> Vec<u8> {
     let mut bytes = vec![0; BODY_BYTES];
     Random::new(number, 1).fill(&mut bytes);
@@ -113,7 +113,7 @@ pub(super) struct Filled {
     pub(super) before: Revision,
 }
 
-/// Fills an account, by so many emails in a commit.
+/// Fills an account, with this many emails in a commit.
 pub(super) async fn fill(
     opened: &Opened,
     account: AccountId,

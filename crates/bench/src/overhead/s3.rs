@@ -1,4 +1,4 @@
-//! S3: puts and gets of whole blobs, and reads from the local cache beside the engine `files`.
+//! S3: puts and gets of whole blobs, and reads from the local cache compared with the engine `files`.
 
 use std::{
     sync::{
@@ -146,7 +146,7 @@ impl S3 {
         bench.compare(Subject { what: &what, beside: RAW }, &[Bound::Rate(goal)], base, ours).await
     }
 
-    /// Blobs that lie in the local cache.
+    /// Blobs in the local cache.
     async fn measure_cache(&self, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let cached = self.open(bench, "cached", 1 << 30).await?;
         let url = EngineUrl::Files(bench.folder.join("files"));

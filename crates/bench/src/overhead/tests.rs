@@ -17,7 +17,7 @@ fn loaded(per_second: f64, p50_ms: f64) -> Load {
     Load { per_second, p50_ms }
 }
 
-/// A side that has these figures, one after the other, after the one of its warm-up.
+/// A side that returns these figures, one after the other, after that of its warm-up.
 fn side(figures: &[(f64, f64)]) -> impl AsyncFnMut(Duration) -> anyhow::Result<Load> {
     let mut figures = [&[(1e9, 1e-9)], figures].concat().into_iter();
     async move |_| figures.next().map(|(rate, ms)| loaded(rate, ms)).ok_or_else(|| anyhow::anyhow!("no more"))
@@ -60,7 +60,7 @@ async fn a_row_has_the_median_ratio_and_not_the_ratio_of_medians() {
 #[tokio::test]
 async fn milliseconds_count_beside_the_ratio() {
     let pairs = example().await;
-    // Beyond 1 x there are 0.1, 1 and 0 ms.
+    // Above 1 x there are 0.1, 1 and 0 ms.
     for (bound, is_met) in [(Bound::TimeAndMs(1.0, 0.11), true), (Bound::TimeAndMs(1.0, 0.05), false)] {
         let row = pairs.row("opensearch", SUBJECT, bound).unwrap();
         assert_eq!((row.is_met, row.goal().is_met), (is_met, Some(is_met)), "{row:?}");
@@ -176,7 +176,7 @@ fn names_of_servers_are_those_that_can_be_chosen() {
     }
 }
 
-/// Against real servers, where dev/services has started them: each has its rows, and nothing is left.
+/// Against real servers, if dev/services has started them: each has its rows, and nothing is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_the_environment_are_compared() {
     let _alone = crate::engines::tests::SERVERS.lock().await;

@@ -14,7 +14,7 @@ use restante_waku::{
 
 use super::{PATIENCE, Role, id_of, node_config, sink::Sink, until};
 
-/// The node; it takes no part in relay.
+/// The node; it does not take part in relay.
 pub(crate) struct Bare {
     pub(crate) node: Node,
     intake: Intake,

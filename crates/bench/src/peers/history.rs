@@ -12,7 +12,7 @@ use super::{PUBSUB_TOPIC, Peer, Role, id_of};
 /// The largest page of any store.
 pub(crate) const PAGE_MAX: u64 = 100;
 
-/// A light node that asks one server.
+/// A light node that queries one server.
 pub(crate) struct History {
     peer: Peer,
     server: PeerId,
@@ -32,7 +32,7 @@ impl History {
         Ok(self.client.query(self.server, request).await?)
     }
 
-    /// The hashes of all messages of a content topic in a time range, the end excluded. A hash that comes twice is an error.
+    /// The hashes of all messages of a content topic in a time range, the end excluded. A repeated hash is an error.
     pub(crate) async fn hashes(
         &self,
         content_topic: &str,

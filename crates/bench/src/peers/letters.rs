@@ -10,7 +10,7 @@ use restante_waku_wire::{WakuMessage, WakuMessageView, message_hash};
 use super::PUBSUB_TOPIC;
 use crate::random::Random;
 
-/// Different payloads, apart from the numbers at their beginning: too many for a compressor to profit from.
+/// Different payloads, apart from the numbers at their start: too many for a compressor to profit from.
 const BODIES: u64 = 64;
 /// Numbers at the beginning of a payload: the stream, the message's number, and a note.
 const MARK_BYTES: usize = 24;
@@ -31,7 +31,7 @@ pub(crate) struct Letter {
 }
 
 impl Letters {
-    /// Messages with payloads of that size. Streams with different numbers have no message in common.
+    /// Messages with payloads of this size. Streams with different numbers have no message in common.
     pub(crate) fn new(stream: u64, content_topic: &str, payload_bytes: usize) -> Self {
         let mut random = Random::new(stream, 21);
         let mut bodies = Vec::new();
@@ -43,7 +43,7 @@ impl Letters {
         Self { stream, content_topic: content_topic.to_owned(), bodies }
     }
 
-    /// The message of that number. The receiver can read the note.
+    /// The message of this number. The receiver can read the note.
     pub(crate) fn write(&self, number: u64, timestamp: Timestamp, note: u64) -> Letter {
         let body = self.bodies.get((number % BODIES) as usize).map_or(&[][..], Vec::as_slice);
         let mut payload = Vec::with_capacity(MARK_BYTES + body.len());

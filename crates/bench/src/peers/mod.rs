@@ -36,7 +36,7 @@ pub(crate) const PUBSUB_TOPIC: &str = "/waku/2/rs/42/0";
 /// The time limit of anything that must happen between nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// How long a publisher waits when the queues are full: from the first to the last time, doubling.
+/// How long a publisher waits when the queues are full: the first and the longest wait, doubling.
 const BUSY_FIRST: Duration = Duration::from_millis(2);
 const BUSY_LAST: Duration = Duration::from_millis(200);
 

@@ -13,7 +13,7 @@ use super::{
 
 /// Mails of a commit.
 pub(super) const BATCHES: [u64; 4] = [1, 10, 100, 1_000];
-/// The most mails one at a time: each commit costs the same, and takes a sync.
+/// The most mails that are committed one at a time: each commit costs the same, and takes a sync.
 pub(super) const SINGLE_MAX: u64 = 5_000;
 /// The most commits without a commit log: each writes tens of kilobytes at every size.
 const COMMITS_WITHOUT_LOG_MAX: u64 = 10_000;
@@ -57,7 +57,7 @@ pub(super) struct BatchFigures {
     pub(super) times: Times,
     /// Accounts that the mails belong to.
     pub(super) accounts: u32,
-    /// Written by opening the fresh store, and not counted elsewhere: a commit log is preallocated once.
+    /// Bytes written by opening the fresh store, which are not counted elsewhere: a commit log is preallocated once.
     pub(super) opening_bytes: Option<u64>,
     /// Files while the store was open, after the last commit.
     pub(super) open: Option<Disk>,

@@ -86,7 +86,7 @@ impl Churn {
         Self { mails, entities: load.entities, first, random: Random::new(load.seed, CHURN_STREAM) }
     }
 
-    /// A commit of `changes` changes, or as many as there are mails; each of another mail.
+    /// A commit of `changes` changes, or as many as there are mails; each of a different mail.
     pub(super) fn commit(&mut self, changes: u64) -> Commit {
         let count = changes.min(self.entities) as usize;
         let mut numbers = BTreeSet::new();

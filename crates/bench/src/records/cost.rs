@@ -13,7 +13,7 @@ use crate::{
 /// The figures of every row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// Records in the store, or the committed ones where only commits are counted.
+    /// Records in the store, or the committed ones if only commits are counted.
     pub(super) entities: u64,
     /// Changes of a commit.
     pub(super) batch: u64,
@@ -21,7 +21,7 @@ pub(super) struct Head {
     pub(super) disk_bytes: Option<u64>,
     /// Bytes of the records before compression: bodies and the blobs they name, without properties.
     pub(super) payload_bytes: Option<u64>,
-    /// Bytes given to write calls, closing included.
+    /// Bytes passed to write calls, closing included.
     pub(super) written_bytes: Option<u64>,
     /// Bytes that the device wrote meanwhile, for all processes.
     pub(super) device_bytes: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) struct Written {
 pub(super) struct Counters(Option<Written>);
 
 impl Counters {
-    /// The counters now; none for an engine without a disk.
+    /// The current counters; none for an engine without a disk.
     pub(super) fn now(engine: RecordsEngine, folder: &Path) -> Self {
         Self(engine.is_on_disk().then(|| look(folder)))
     }
@@ -63,8 +63,8 @@ impl Counters {
     }
 }
 
-/// Reads the counters, that of the device after a sync of its file system: dirty pages would otherwise be counted
-/// later. Where the sync fails, the counter is read without it.
+/// Reads the counters, that of the device after a sync of its file system: otherwise dirty pages would be counted
+/// later. If the sync fails, the counter is read without it.
 fn look(folder: &Path) -> Written {
     let calls = bytes_written();
     if let Ok(folder) = File::open(folder) {
@@ -100,7 +100,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of commits with this total time.
+    /// For commits with this total time.
     pub(super) fn of(commits: &Latencies, total: Duration) -> Self {
         Self {
             commits: commits.len(),

@@ -131,7 +131,7 @@ impl Pool {
         Self((0..MAILS).map(|n| mails.create(n).0).collect())
     }
 
-    /// The commit of one of them.
+    /// A commit of one of them.
     fn commit(&self, n: usize) -> Commit {
         Commit::of(self.0.get(n % self.0.len().max(1)).cloned())
     }

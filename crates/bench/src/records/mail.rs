@@ -27,14 +27,14 @@ pub(super) const INBOX: u64 = 1;
 /// Other mailboxes.
 const MAILBOXES: u64 = 11;
 
-/// The share of mails, in percent, that answer another one.
+/// The share of mails, in percent, that reply to another one.
 const REPLIES: u64 = 30;
-/// They answer one of the previous mails, at most this far back.
+/// They reply to one of the previous mails, at most this far back.
 const RECENT: u64 = 500;
 /// The most references of a mail within its thread, and to other threads.
 const REFERENCES_MAX: usize = 4;
 const ELSEWHERE_MAX: u64 = 2;
-/// Seconds: the time of the first mail, the interval between mails, and the most that one is delayed.
+/// Seconds: the time of the first mail, the interval between mails, and the longest delay of one.
 const FIRST: u64 = 1_600_000_000;
 const INTERVAL: u64 = 30;
 const JITTER: u64 = 600;
@@ -127,7 +127,7 @@ impl Mails {
         let mut body = Encoder(Vec::with_capacity(700));
         body.number(1_000 + random.below(60_000)); // the size of the message
         body.number(FIRST + n * INTERVAL); // when it was sent
-        body.number(random.below(2)); // whether something is attached to it
+        body.number(random.below(2)); // whether it has an attachment
         for _ in ["from", "to", "cc"] {
             body.addresses(&mut random);
         }
@@ -148,7 +148,7 @@ impl Mails {
         Random::new(self.seed, stream)
     }
 
-    /// The mail that this one answers.
+    /// The mail that this one replies to.
     fn parent(&self, n: u64) -> Option<u64> {
         let mut random = self.random(n, Purpose::Reply);
         let is_reply = n > 0 && random.below(100) < REPLIES;

@@ -34,7 +34,7 @@ const POINTS: usize = 100;
 const QUERIES: usize = 10;
 const GROUPS: usize = 201;
 const GROUPS_QUICK: usize = 3;
-/// Groups before those that count.
+/// Groups of reads before the measured ones.
 const WARM_UP: usize = 20;
 const WARM_UP_QUICK: usize = 1;
 /// The stream of the random mails.
@@ -46,7 +46,7 @@ const READ_STREAM: u64 = 1 << 59;
 pub(super) enum What {
     /// A whole record, at random.
     Point,
-    /// A whole record, at random of the newest thousand.
+    /// A whole record, at random among the newest thousand.
     RecentPoint,
     /// The ids of the newest twenty of the inbox.
     Newest,
@@ -97,7 +97,7 @@ pub(super) struct ReadFigures {
     pub(super) head: Head,
     pub(super) what: What,
     pub(super) when: When,
-    /// Mails in the mailbox that is asked for its newest.
+    /// Mails in the mailbox whose newest are read.
     pub(super) mailbox_mails: u64,
     /// Rows that were in the commit log and not yet in LMDB at the beginning.
     pub(super) waiting_rows: Option<u64>,
@@ -162,7 +162,7 @@ impl Reader {
         self.load.entities.div_ceil(self.load.inbox_every)
     }
 
-    /// The median over groups of reads, by the reads of a group; some groups before them warm up.
+    /// The median over groups of reads, divided by the reads of a group; some groups before them warm up.
     async fn median_us(&self, store: &Store, what: What) -> anyhow::Result<f64> {
         let (groups, warm_up) = if self.is_quick { (GROUPS_QUICK, WARM_UP_QUICK) } else { (GROUPS, WARM_UP) };
         let mut random = Random::new(self.load.seed, READ_STREAM);
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Whole records, at random of the last `among`.
+    /// Whole records, at random among the last `among`.
     async fn points(
         &self,
         store: &Store,

@@ -38,7 +38,7 @@ pub(super) struct SeedFigures {
 /// The pages of LMDB's file.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Pages {
-    /// As Sink counts them: the number of the last one and one.
+    /// As Sink counts them: the number of the last one plus one.
     pub(super) total: u64,
     pub(super) free: u64,
     pub(super) page_bytes: u64,
@@ -66,7 +66,7 @@ impl Pages {
     }
 }
 
-/// Puts so many of Sink's mails into a fresh store.
+/// Puts this many of Sink's mails into a fresh store.
 pub(super) async fn measure(
     engine: RecordsEngine,
     folder: &Path,

@@ -92,11 +92,11 @@ fn add(body: &mut Vec<u8>, text: &[u8]) {
 /// The figures of Sink's benchmarks at one revision of Sink.
 pub(super) struct Sink {
     pub(super) name: &'static str,
-    /// The first table: 5,000 mails. KiB, and bytes on disk by bytes of mails.
+    /// The first table: 5,000 mails. KiB, and bytes on disk divided by bytes of mails.
     pub(super) rss_kib: f64,
     pub(super) on_disk_kib: f64,
     pub(super) amplification: f64,
-    /// The second table: 1,000 mails. Bytes, and bytes on disk by bytes of all keys and values.
+    /// The second table: 1,000 mails. Bytes, and bytes on disk divided by bytes of all keys and values.
     pub(super) pages: f64,
     pub(super) used_bytes: f64,
     pub(super) total_bytes: f64,
@@ -104,7 +104,7 @@ pub(super) struct Sink {
 }
 
 /// The published columns, and those of Sink built at three revisions and run unchanged (1855b835, af91a187, 46313049): medians
-/// of four runs. Of the second patch the authors published graphs only.
+/// of four runs. For the second patch the authors published graphs only.
 pub(super) const SINK: [Sink; 5] = [
     Sink {
         name: "published: before",

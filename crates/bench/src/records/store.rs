@@ -50,7 +50,7 @@ impl RecordsEngine {
     }
 }
 
-/// A store, open.
+/// An open store.
 pub(super) struct Store {
     pub(super) engine: RecordsEngine,
     pub(super) folder: PathBuf,
@@ -81,7 +81,7 @@ impl Store {
         Ok(self.opened.upkeep.close().await?)
     }
 
-    /// Closes it and opens it again. A store in memory is only returned.
+    /// Closes it and opens it again. A store in memory is returned as it is.
     pub(super) async fn reopen(self) -> anyhow::Result<Self> {
         if !self.engine.is_on_disk() {
             return Ok(self);
@@ -91,7 +91,7 @@ impl Store {
         Self::open(engine, &folder, &schema).await
     }
 
-    /// One of the figures that an engine has of its own.
+    /// One of the figures that only this engine has.
     pub(super) async fn engine_figure(&self, name: &str) -> anyhow::Result<Option<u64>> {
         let stats = self.opened.upkeep.stats().await?;
         let found = stats.engine.iter().find(|(known, _)| known == name);

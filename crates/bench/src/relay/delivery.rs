@@ -36,7 +36,7 @@ pub(super) const RATE: f64 = 100.0;
 const LATE: Duration = Duration::from_secs(10);
 /// Queries of each user before the clock runs, and one more in flight.
 const WARM_PAGES: u64 = 6;
-/// The users run for this much longer than the measurement, since they begin before it.
+/// The users run for this much longer than the measurement, since they start before it.
 const USERS_LONGER: Duration = Duration::from_secs(3);
 
 /// A period in which messages were delivered.
@@ -51,7 +51,7 @@ pub(super) struct Stretch {
     pub(super) summary: Option<Summary>,
 }
 
-/// Records the time of messages: each carries the time since `base` at which its publisher sent it.
+/// Records the time of messages: each has the time since `base` at which its publisher sent it.
 struct Meter {
     base: Instant,
     stream: AtomicU64,
@@ -95,7 +95,7 @@ impl Line {
         Ok(Self { meter, publisher, subscriber, payload_bytes })
     }
 
-    /// Publishes for that long; `stream` is a number that is unique within this run.
+    /// Publishes for this long; `stream` is a number that is unique within this run.
     pub(super) async fn measure(&self, length: Duration, stream: u64) -> anyhow::Result<Stretch> {
         let letters = Letters::new(stream, &super::load::content_topic(stream), self.payload_bytes);
         *self.meter.times.lock() = Latencies::default();

@@ -1,5 +1,5 @@
-//! Two servers, the second of which is killed in the middle of the load and started again: it must fetch what it missed from
-//! the first.
+//! Two servers; the second one is killed in the middle of the load and started again: it must fetch what it missed from the
+//! first.
 
 use std::{
     path::Path,
@@ -23,9 +23,9 @@ const SYNC_SECONDS: u64 = 2;
 /// The time limit for having all messages.
 const SYNC_PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
-/// The second server is killed when it has that share of all messages...
+/// The second server is killed when it has this share of all messages...
 const KILL_SHARE: f64 = 1.0 / 3.0;
-/// ...and is away for that long.
+/// ...and is down for this long.
 const AWAY: Duration = Duration::from_secs(2);
 const AWAY_QUICK: Duration = Duration::from_millis(300);
 

@@ -204,7 +204,7 @@ impl Published {
     }
 }
 
-/// Waits until a server has stored so many messages in all; `false` if it stops before.
+/// Waits until a server has stored this many messages in all; `false` if it stops before.
 pub(super) async fn wait_until_stored(rest: SocketAddr, expected: u64) -> anyhow::Result<bool> {
     let mut last = 0;
     let mut changed = Instant::now();

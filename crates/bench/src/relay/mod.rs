@@ -122,7 +122,7 @@ impl RelayArgs {
         Plan { loads, kill, users }
     }
 
-    /// Removes the goals of the usual load when this run had another one.
+    /// Removes the goals of the usual load if this run had another one.
     fn note_size(&self, report: &mut Report) {
         report.note_quick(self.common.quick);
         report.note_size_of(self.bytes, PAYLOAD_BYTES as u64, "bytes of a payload");

@@ -44,7 +44,7 @@ pub(super) fn page(report: &Report) -> String {
     )
 }
 
-/// The classes that give bars, curves and legends their colour.
+/// The classes that colour bars, curves and legends.
 fn colours() -> String {
     let mut rules = String::new();
     for colour in 0..COLOURS {
@@ -141,7 +141,7 @@ fn machine(report: &Report) -> String {
     format!("<footer><h2>Machine</h2><p>{}</p></footer>\n", words.join("; "))
 }
 
-/// Text as HTML shows it.
+/// Text escaped for HTML.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

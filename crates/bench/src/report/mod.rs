@@ -25,7 +25,7 @@ pub struct Report {
     pub(crate) machine: Machine,
     /// All figures, as JSON.
     pub(crate) rows: Vec<serde_json::Value>,
-    /// The figures for people, in order.
+    /// The figures for human readers, in order.
     pub tables: Vec<Table>,
     /// The plots of the page.
     pub plots: Vec<Plot>,
@@ -46,7 +46,7 @@ pub struct Goal {
     pub bound: String,
     /// The figure of this run.
     pub measured: String,
-    /// `None` when it was not measured: the goal is not shown then.
+    /// `None` if it was not measured: the goal is not shown then.
     pub is_met: Option<bool>,
     /// Whether the goal is set for a run of one size.
     needs_size: bool,
@@ -160,7 +160,7 @@ impl Report {
         }
     }
 
-    /// Adds goals; when the run was of another size only those for every size.
+    /// Adds goals; if the run was of another size only those for every size.
     pub(crate) fn add_goals(&mut self, goals: impl IntoIterator<Item = Goal>, is_of_size: bool) {
         self.goals.extend(goals.into_iter().filter(|goal| is_of_size || !goal.needs_size));
     }

@@ -50,7 +50,7 @@ pub struct Series {
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// Colours of series; further series begin again.
+/// Colours of series; further series start over.
 pub(super) const COLOURS: usize = 12;
 const WIDTH: f64 = 420.0;
 const BAR_HEIGHT: f64 = 11.0;
@@ -124,7 +124,7 @@ impl Scale {
         Self { decades: (first, last), from, to }
     }
 
-    /// The coordinate of a value; values up to 0 are at the beginning.
+    /// The coordinate of a value; values up to 0 are at the start.
     fn place(&self, value: f64) -> f64 {
         let (first, last) = self.decades;
         let share = (value.log10() - f64::from(first)) / f64::from(last - first);

@@ -96,7 +96,7 @@ impl Table {
     }
 }
 
-/// A number with three significant digits; an integer from a hundred on, with commas from a thousand on.
+/// A number with three significant digits; an integer if it is at least a hundred, with commas if it is at least a thousand.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size == 0.0 || size >= 100.0 => 0,

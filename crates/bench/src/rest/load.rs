@@ -30,7 +30,7 @@ const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 /// Bytes of a payload, so that a message has about 700 on the wire.
 const PAYLOAD_BYTES: usize = 640;
 const PAYLOADS: usize = 64;
-/// Distance of the published timestamps: they are unique, and near the present.
+/// Distance of the published timestamps: they are unique, and near the current time.
 const STEP_NANOS: i64 = 1_000;
 
 /// The result of a load.
@@ -43,7 +43,7 @@ pub(super) struct Load {
     pub(super) duration: Duration,
 }
 
-/// Pages through the data for some time; each client begins at another position.
+/// Pages through the data for some time; each client starts at another position.
 pub(super) async fn page(address: SocketAddr, length: Duration) -> anyhow::Result<Load> {
     let mut clients = JoinSet::new();
     let begun = Instant::now();

@@ -42,7 +42,7 @@ pub struct RestArgs {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RestRow {
     engine: &'static str,
-    /// Messages in the archive before.
+    /// Messages in the archive before the load.
     messages: u64,
     /// `pages`, `export`, `publish`, `start`, `memory` or `stop`.
     measure: &'static str,

@@ -23,7 +23,7 @@ use crate::{
 const USERS: u32 = 12_000;
 const USERS_QUICK: u32 = 200;
 pub(super) const SEED_ARRIVAL_US: u64 = 10_000;
-/// Look-ups per arrival: the profile has 25,135 of them and 1,001 opened sessions.
+/// Look-ups per arrival: the profile has 25,135 look-ups and 1,001 opened sessions.
 const LOOKUPS: usize = 25;
 
 /// A row of JSON.
@@ -107,7 +107,7 @@ fn enter(table: &RestanteTable, number: u32, times: &mut Times) -> anyhow::Resul
     Ok(())
 }
 
-/// Some users write to the next one that arrived; the last of them to the first.
+/// Some users write to the next one that arrived; the last of them writes to the first.
 fn write_to_neighbours(
     table: &RestanteTable,
     present: u32,

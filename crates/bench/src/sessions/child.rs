@@ -19,7 +19,7 @@ pub(super) const TASK: &str = "RESTANTE_BENCH_SESSIONS_TASK";
 pub(super) enum Task {
     /// Bytes of a session at each of these fills, which ascend.
     Fill { has_info: bool, fills: Vec<u32> },
-    /// Bytes of a map of so many entries, in so many maps.
+    /// Bytes of a map of this many entries, in this many maps.
     Maps { keys: u16, maps: u32 },
 }
 

@@ -12,9 +12,9 @@ use super::{
     session_table::{SessionTable, info_of},
 };
 
-/// In the first mix one of so many operations changes an entry.
+/// In the first mix one of this many operations changes an entry.
 const MERGE_EVERY: usize = 10;
-/// In the second mix one of so many closes a session, and another opens one.
+/// In the second mix one of this many closes a session, and another opens one.
 const CHURN_EVERY: usize = 20;
 const CHURN_OPENS_AT: usize = 10;
 /// Series of closing, and as many of opening between them.
@@ -129,7 +129,7 @@ impl<I: Copy> Job<I> {
         users: &mut Population<I>,
     ) -> anyhow::Result<Vec<Self>> {
         let absent = users.absent() / jobs.max(1);
-        // First all sessions to close: no other job may look for them.
+        // First all sessions to close: no other job may look them up.
         let mut all = Vec::with_capacity(jobs);
         for _ in 0..jobs {
             all.push(load.draw_churn(ops, absent, users)?);
@@ -286,7 +286,7 @@ mod tests {
         let table = RestanteTable::open().await.unwrap();
         let mut users = Population::fill(&table, 1_000, true).unwrap();
         for load in Load::ALL {
-            // The last first: a job once looked for users whose session another had closed.
+            // The last one first: a job once looked up users whose session another job had closed.
             for job in Job::draw(load, 400, 2, true, &mut users).unwrap().into_iter().rev() {
                 let done = job.run(&table).unwrap();
                 assert_eq!((done.times.len(), done.counts.len()), (load.ops().len(), load.ops().len()));

@@ -13,7 +13,7 @@ use crate::{machine::private_memory, measure::rounded, progress};
 
 /// Fills evenly spread around a size: tables grow by doubling, so one fill says little.
 const FILLS: u32 = 16;
-/// The least and the greatest, relative to the size.
+/// The smallest and the largest fill, relative to the size.
 const FILL_MIN: f64 = 0.7;
 const FILL_MAX: f64 = 1.4;
 
@@ -58,7 +58,7 @@ async fn of_restante(runner: &Runner, has_info: bool, fills: &[u32]) -> anyhow::
 /// Rows of the figures that a child has measured by [`fill`].
 ///
 /// # Errors
-/// When there is not a figure for each fill.
+/// When the number of figures is not that of the fills.
 pub fn memory_rows(
     table: &'static str,
     has_info: bool,

@@ -64,7 +64,7 @@ impl<I: Copy> Keys<I> {
 }
 
 impl<I: Copy> Population<I> {
-    /// Opens so many sessions in a table.
+    /// Opens this many sessions in a table.
     pub(super) fn fill<T: SessionTable<Id = I>>(
         table: &T,
         sessions: u32,
@@ -93,7 +93,7 @@ impl<I: Copy> Population<I> {
         self.absent.len()
     }
 
-    /// Keys of users with a session, in random order; one may come twice.
+    /// Keys of users with a session, in random order; one may occur twice.
     pub(super) fn draw(&mut self, count: usize) -> Keys<I> {
         let mut keys = Keys::with_capacity(count);
         for _ in 0..count {
@@ -106,7 +106,7 @@ impl<I: Copy> Population<I> {
         keys
     }
 
-    /// Removes users whose sessions are to be closed, and returns their keys.
+    /// Removes users whose sessions will be closed, and returns their keys.
     pub(super) fn take(&mut self, count: usize) -> anyhow::Result<Keys<I>> {
         ensure!(count < self.present.len(), "{count} sessions to close are too many");
         let mut keys = Keys::with_capacity(count);
@@ -119,7 +119,7 @@ impl<I: Copy> Population<I> {
         Ok(keys)
     }
 
-    /// Removes users who are to open a session, and returns their keys.
+    /// Removes users who will open a session, and returns their keys.
     pub(super) fn invite(&mut self, count: usize) -> anyhow::Result<Keys<I>> {
         ensure!(count <= self.absent.len(), "{count} sessions to open are too many");
         let mut keys = Keys::with_capacity(count);

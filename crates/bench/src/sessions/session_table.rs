@@ -81,7 +81,7 @@ pub fn route(priorities: impl Iterator<Item = Option<i8>>) -> u64 {
     count
 }
 
-/// Checks that a table keeps the contract, without which times can't be compared. For tests.
+/// Checks that a table meets the contract, without which times can't be compared. For tests.
 ///
 /// # Panics
 /// When it does not.

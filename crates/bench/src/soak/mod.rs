@@ -46,7 +46,7 @@ const USERS: usize = 20;
 /// The retention time: a tenth of the run, so that for most of it removals balance arrivals.
 const KEEP_SHARE: u64 = 10;
 const KEEP_SECONDS_MIN: u64 = 4;
-/// Retention removes whole windows; the retention time spans so many.
+/// Retention removes whole windows; the retention time spans this many.
 const WINDOWS: u64 = 6;
 /// The interval of memory samples.
 const SAMPLE: Duration = Duration::from_secs(1);

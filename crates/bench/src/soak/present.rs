@@ -8,16 +8,16 @@ use crate::{
     report::{Curves, Goal, Plot, Report, Series, Table, number, optional},
 };
 
-/// Flat: memory at the end is not more than a tenth above that in the middle of the run...
+/// Flat: memory at the end is at most a tenth above that in the middle of the run...
 const GROWTH_SHARE_MAX: f64 = 0.1;
-/// ...or than that: an allocator's arenas vary by this much.
+/// ...or at most this much: an allocator's arenas vary by as much.
 const GROWTH_MB_MAX: f64 = 4.0;
 /// Shorter runs are not judged: relay remembers seen messages for two minutes, and memory grows until then.
 const JUDGED_SECONDS: f64 = 300.0;
 /// Warnings that are shown; more of them are rarely new.
 const SHOWN_MAX: usize = 5;
 
-/// A run for programs.
+/// A row of JSON: a run.
 #[derive(Clone, Debug, Serialize)]
 struct SoakRow {
     engine: &'static str,

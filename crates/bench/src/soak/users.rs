@@ -12,7 +12,7 @@ use crate::{
     peers::history::{History, PAGE_MAX, question},
 };
 
-/// Queries of a user in a second, and pages of a query at most, as in nwaku's measurements.
+/// Queries of a user in a second, and the most pages of a query, as in nwaku's measurements.
 const PER_SECOND: f64 = 1.0;
 const WALK_PAGES: usize = 5;
 
@@ -32,7 +32,7 @@ impl Asked {
     }
 }
 
-/// Lets users ask until the end.
+/// Lets users query until the end.
 pub(super) async fn ask(server: Multiaddr, users: usize, until: Instant) -> anyhow::Result<Asked> {
     let mut asking = JoinSet::new();
     for user in 0..users {

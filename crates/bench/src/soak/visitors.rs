@@ -21,7 +21,7 @@ use crate::peers::{
     id_of,
 };
 
-/// A visitor comes every so often.
+/// The interval between visitors.
 const EVERY: Duration = Duration::from_millis(300);
 /// Visitors at once; at this limit the next one waits.
 const AT_ONCE: usize = 16;
@@ -44,7 +44,7 @@ pub(super) struct Visited {
 
 #[derive(Clone, Copy, Debug)]
 enum Visit {
-    /// Asks for a page.
+    /// Requests a page.
     Query,
     /// Joins relay for a while.
     Relay,

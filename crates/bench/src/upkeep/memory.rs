@@ -16,7 +16,7 @@ use crate::{
     store::config,
 };
 
-/// The variable with the child's archive; not on its command line, since a URL may hold a password.
+/// The variable with the child's archive; not on its command line, since a URL may contain a password.
 pub(super) const MEMORY_OF: &str = "RESTANTE_BENCH_MEMORY_OF";
 const PAGES: usize = 1_000;
 
@@ -25,7 +25,7 @@ const PAGES: usize = 1_000;
 pub(super) struct PrivateMemory {
     /// Just after opening.
     pub(super) opened_bytes: u64,
-    /// After having been used.
+    /// After use.
     pub(super) used_bytes: u64,
 }
 

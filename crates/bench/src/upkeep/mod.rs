@@ -22,7 +22,7 @@ use crate::{
 };
 
 const STARTS: usize = 5;
-/// A percentile of fewer times is not judged.
+/// A percentile of fewer times than this is not judged.
 const TIMES_MIN: u64 = 100;
 /// Costs that do not belong to a day (topics, a log of changes) weigh more when there are fewer days.
 const DISK_KEPT: f64 = 1.25;
@@ -46,11 +46,11 @@ pub struct UpkeepArgs {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UpkeepRow {
     engine: &'static str,
-    /// Messages in the archive before.
+    /// Messages in the archive before retention.
     messages: u64,
     /// `prune`, `append`, `appends`, `queries`, `disk`, `start` or `memory`.
     measure: &'static str,
-    /// What exactly.
+    /// What exactly was measured.
     what: String,
     value: f64,
     unit: &'static str,

@@ -128,7 +128,7 @@ async fn append_until(
     Ok(appends)
 }
 
-/// Requests pages at a fixed rate; each at another position of the days that are not removed.
+/// Requests pages at a fixed rate; each at another position of the remaining days.
 async fn query_until(
     archive: Arc<dyn Archive>,
     dataset: Arc<Dataset>,

@@ -31,9 +31,9 @@ const RANKS: [usize; 7] = [1, 2, 3, 4, 9, 61, 601];
 /// The load of users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Habit {
-    /// Queries a second of a user; without it there is no pause between queries.
+    /// Queries a second of a user; if `None`, there is no pause between queries.
     pub(super) per_second: Option<f64>,
-    /// Pages of a query at most.
+    /// The most pages of a query.
     pub(super) pages: usize,
 }
 
@@ -76,7 +76,7 @@ impl Asked {
     }
 }
 
-/// Lets that many users ask, spread over the servers.
+/// Lets this many users query, spread over the servers.
 pub(super) async fn ask(
     addresses: &[SocketAddr],
     dataset: &Arc<Dataset>,
@@ -178,8 +178,8 @@ impl User {
     }
 }
 
-/// A typical client query: one topic of a day, from its beginning or from its end, in pages of 20 or 100. One in
-/// four asks for the newest of the messages that are being published.
+/// A typical client query: one topic of a day, from its start or from its end, in pages of 20 or 100. One in
+/// four queries the newest of the messages that are being published.
 fn question(dataset: &Dataset, random: &mut Random) -> String {
     const PATH: &str = "/store/v3/messages?includeData=true";
     if random.below(4) == 0 {

@@ -28,7 +28,7 @@ use crate::{
 /// Messages a second, which the spool must store and later transfer.
 const PER_SECOND: f64 = 100.0;
 const PAYLOAD_BYTES: usize = 1_400;
-/// Enough for a while without answers: a server may let a publisher wait for half a minute.
+/// Enough for a while without answers: a server may make a publisher wait for half a minute.
 const PUBLISHERS: usize = 64;
 const POLL: Duration = Duration::from_millis(100);
 /// The time limit of one request for the server's state.
@@ -55,7 +55,7 @@ pub(super) struct Plan {
 pub(super) struct State {
     /// Seconds since the load began.
     pub(super) at_s: f64,
-    /// `None` when there was no answer.
+    /// `None` if there was no answer.
     pub(super) status: Option<u16>,
     pub(super) said: String,
 }
@@ -67,9 +67,9 @@ pub(super) struct Outage {
     /// When the database was stopped, and when it was started again, in seconds since the load began.
     pub(super) stopped_s: f64,
     pub(super) started_s: f64,
-    /// From then on until `/health` was good; `None` when it never was.
+    /// From the restart until `/health` was good; `None` if it never was.
     pub(super) healthy_after_s: Option<f64>,
-    /// From then on until the last message that had been acknowledged by then could be read.
+    /// From the restart until the last message that had been acknowledged by then could be read.
     pub(super) caught_up_after_s: f64,
     pub(super) states: Vec<State>,
     /// Whether the server's process was always running.
@@ -223,7 +223,6 @@ fn without_digits(text: &str) -> String {
 }
 
 /// A stopped database. On drop it is started again, also when the bench fails.
-/// failed.
 struct StoppedDatabase {
     start_command: Option<String>,
 }

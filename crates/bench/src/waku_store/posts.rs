@@ -12,7 +12,7 @@ const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 pub(super) const CONTENT_TOPIC: &str = "/restante-bench/1/store/proto";
 /// Different payloads, apart from the marks at their beginning.
 const BODIES: usize = 64;
-/// The unique mark of a payload: a multiple of three bytes, so that it has base64 characters of its own.
+/// The unique mark of a payload: a multiple of three bytes, so that it has its own base64 characters.
 const MARK_BYTES: usize = 18;
 /// Distance of timestamps: no two messages of a load have the same one.
 const STEP_NANOS: i64 = 1_000;
@@ -27,7 +27,7 @@ pub(super) struct Posts {
 }
 
 impl Posts {
-    /// Messages with payloads of that size; times run on from `first`.
+    /// Messages with payloads of this size; times ascend from `first`.
     pub(super) fn new(load: u64, payload_bytes: usize, first: Timestamp) -> Self {
         let mut random = Random::new(load, 11);
         let mut bodies = Vec::with_capacity(BODIES);
@@ -57,7 +57,7 @@ impl Posts {
         body.map_or((&[], ""), |(bytes, text)| (bytes, text))
     }
 
-    /// The request that publishes the message of that number.
+    /// The request that publishes the message of this number.
     pub(super) fn request(&self, number: u64) -> String {
         let (mark, timestamp) = (STANDARD.encode_to_string(self.mark(number)), self.timestamp(number));
         let (_, body) = self.body(number);

@@ -54,17 +54,17 @@ impl Scenario {
     pub(super) const NONE: Self =
         Self { name: "none", users: 0, habit: Habit { per_second: None, pages: WALK_PAGES } };
 
-    /// Each user begins a query a second.
+    /// Each user starts a query a second.
     pub(super) fn paced(users: usize) -> Self {
         Self { name: "paced", users, habit: Habit { per_second: Some(1.0), pages: WALK_PAGES } }
     }
 
-    /// Each user begins a query when the one before is over.
+    /// Each user starts a query when the one before is over.
     pub(super) fn unpaced(users: usize) -> Self {
         Self { name: "unpaced", users, habit: Habit { per_second: None, pages: WALK_PAGES } }
     }
 
-    /// Each client asks for single pages, ten a second.
+    /// Each client requests single pages, ten a second.
     pub(super) fn hammer(users: usize) -> Self {
         Self { name: "hammer", users, habit: Habit { per_second: Some(HAMMER_PER_SECOND), pages: 1 } }
     }
@@ -87,7 +87,7 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Publishes and queries for that long. Each server gets the same messages, as relay would bring them.
+    /// Publishes and queries for this long. Each server gets the same messages, as relay would deliver them.
     ///
     /// `load` is a number that is unique within this run.
     pub(super) async fn run(

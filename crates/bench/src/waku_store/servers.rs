@@ -34,13 +34,13 @@ pub(super) struct Same {
     pub(super) published: Published,
     /// Walks during publishing, and one through each server afterwards.
     pub(super) walks: u64,
-    /// Rows that a walk gave twice.
+    /// Rows that a walk returned twice.
     pub(super) repeated: u64,
     /// The smallest and the largest number of rows that a server returned at the end.
     pub(super) rows: (u64, u64),
 }
 
-/// Publishes that many messages through each server concurrently, as fast as it accepts them, while a walker repeatedly reads
+/// Publishes this many messages through each server concurrently, as fast as it accepts them, while a walker repeatedly reads
 /// all pages of each.
 pub(super) async fn publish_same(
     addresses: &[SocketAddr],
@@ -107,7 +107,7 @@ async fn publish_numbers(
     }
 }
 
-/// Walks until it is over: how many walks, and how many rows came twice in one of them.
+/// Walks until `is_over`: returns how many walks, and how many rows occurred twice in one of them.
 async fn walk_until(address: SocketAddr, is_over: Arc<AtomicBool>) -> anyhow::Result<(u64, u64)> {
     let (mut walks, mut repeated) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {

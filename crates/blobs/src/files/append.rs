@@ -17,7 +17,7 @@ use crate::Error;
 
 /// Zeros that are written ahead of small groups.
 const AHEAD_BYTES: u64 = 256 << 10;
-/// Groups from this length on pay for a journal commit without noticing, and zeros would only add to what they write.
+/// Groups of at least this length write so much that the journal commit does not matter, and zeros would only add to it.
 const LARGE_BYTES: u64 = 32 << 10;
 
 /// A blob to append to a pack.
@@ -40,7 +40,7 @@ struct Current {
 }
 
 impl Current {
-    /// How many zeros to write after so many bytes of records.
+    /// How many zeros to write after this many bytes of records.
     fn zeros(&self, records: u64, pack_bytes: u64) -> u64 {
         let end = self.len + records;
         let is_inside = end <= self.file_len;
@@ -62,7 +62,7 @@ impl Current {
         Ok(())
     }
 
-    /// Removes the zeros at the end. They do no harm: if this fails, or a power cut brings them back, the next opening does.
+    /// Removes the zeros at the end. They do no harm: if this fails, or a power cut brings them back, the next opening removes them.
     fn trim(&self) {
         if self.file_len > self.len {
             let _ = self.file.set_len(self.len);

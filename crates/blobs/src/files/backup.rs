@@ -40,7 +40,7 @@ pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
     for name in [PACKS, FILES] {
         target.create_folder(name)?;
     }
-    // Their lengths in the ledger may have blobs whose rows are not written yet.
+    // Their lengths in the ledger may include blobs whose rows are not written yet.
     let known = shared.index()?.packs()?;
     target.write_owner(shared)?;
     let index = Index::open_copy(folder)?;

@@ -80,7 +80,7 @@ fn check_files(shared: &Shared, report: &mut Report) -> Result<(), Error> {
 }
 
 fn has_file(shared: &Shared, id: BlobId) -> Result<bool, Error> {
-    // A file that was removed after the folder was listed is no defect.
+    // A file that was removed after the folder was listed is not a defect.
     let is_gone = || !shared.disk.path(&file_name(id).0).exists();
     Ok(shared.find(id)?.is_some_and(|entry| entry.location == super::index::Location::File) || is_gone())
 }

@@ -23,7 +23,7 @@ pub(super) struct PendingPut {
     pub(super) waiter: Waiter,
 }
 
-/// When a put is answered.
+/// When a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     WhenDurable,
@@ -33,7 +33,7 @@ pub(super) enum Answered {
 
 pub(super) struct Waiter {
     done: PutHook,
-    /// Returned when it is answered.
+    /// Returned when the put is acknowledged.
     _permit: OwnedSemaphorePermit,
 }
 

@@ -24,7 +24,7 @@ use crate::{
 
 /// The error for an unreadable sector, on Linux and elsewhere.
 const EIO: i32 = 5;
-/// Of longer records the hash takes too long for a thread that has other work.
+/// The hash of longer records takes too long for a thread that has other work.
 const CACHED_BYTES_MAX: u64 = 64 << 10;
 /// How often a blob is looked up again because it was moved to another pack.
 const MOVES_MAX: usize = 16;
@@ -46,8 +46,8 @@ pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Resul
     }
 }
 
-/// The same of a short blob whose bytes the system has in memory, without a wait for the disk and without a thread that waits for it: most
-/// messages are read soon after they came. `None` for any other blob, and whenever something is wrong: [`open`] says what.
+/// The same for a short blob whose bytes the system has in memory, without waiting for the disk or for another thread: most messages
+/// are read soon after they arrived. `None` for any other blob, and whenever something is wrong: [`open`] then returns the error.
 pub(super) fn cached(shared: &Shared, id: BlobId, range: &Range<u64>) -> Option<Box<dyn Source>> {
     check_range(range).ok()?;
     let entry = shared.find(id).ok()??;
@@ -65,7 +65,7 @@ pub(super) fn cached(shared: &Shared, id: BlobId, range: &Range<u64>) -> Option<
         .then(|| Box::new(bytes.slice(range.start as usize..range.end as usize)) as Box<dyn Source>)
 }
 
-/// Reads what the system has in memory; `None` when it would have to wait for the disk, or can't say.
+/// Reads what the system has in memory; `None` when it would have to wait for the disk, or can't tell.
 #[cfg(target_os = "linux")]
 fn read_cached(file: &File, buffer: &mut [u8], offset: u64) -> Option<usize> {
     use rustix::io::{ReadWriteFlags, preadv2};

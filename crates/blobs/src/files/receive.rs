@@ -1,4 +1,4 @@
-//! Receiving a blob: its bytes are hashed as they come, and a blob too long for a pack is written to a file at once.
+//! Receiving a blob: its bytes are hashed as they arrive, and a blob too long for a pack is written to a file at once.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -255,7 +255,7 @@ impl Recovery<'_> {
         if is_made_anew {
             self.index.write(rows)?;
         } else if self.is_deferred || !write_if_space(self.index, rows)? {
-            // All later rows wait too: a row of a pack says that the index has all blobs before its end.
+            // All later rows wait too: a row of a pack promises that the index has all blobs before its end.
             self.is_deferred = true;
             self.shared.pending.write().extend(self.rows.drain());
         }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::Error;
 
-/// Bytes of a pack that are read between two turns of waiting puts.
+/// Bytes of a pack that are read before waiting puts get their turn.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// The packs to rewrite, and the removal that waits for it.

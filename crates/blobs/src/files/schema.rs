@@ -111,7 +111,7 @@ impl RecordHeader {
         buffer.extend_from_slice(&sum.to_le_bytes());
     }
 
-    /// Decodes the header at the front of `bytes`; `None` when it is damaged or none.
+    /// Decodes the header at the front of `bytes`; `None` when it is damaged or not a header.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         if !bytes.starts_with(&RECORD_MAGIC) {
             return None;

@@ -17,7 +17,7 @@ use crate::{Error, Source, error::closed};
 
 /// Uploads into files of their own at the same time. More of them wait.
 pub(super) const FILES_RECEIVED_MAX: usize = 256;
-/// What an upload must bring in [`PROGRESS_TIME`] to be sure of its slot: 8 KiB/s, as a slow mobile network has.
+/// What an upload must send in [`PROGRESS_TIME`] to keep its slot for sure: 8 KiB/s, as a slow mobile network has.
 const PROGRESS_BYTES: u64 = 256 << 10;
 /// See [`PROGRESS_BYTES`]. An upload waits for a slot no longer than this.
 const PROGRESS_TIME: Duration = Duration::from_secs(30);
@@ -117,7 +117,7 @@ impl UploadSlot {
     pub(super) async fn next(&mut self, source: &mut dyn Source) -> Result<Option<Bytes>, Error> {
         self.since += self.asked_until.elapsed();
         tokio::select! {
-            biased; // a chunk that is there is accepted, however late
+            biased; // a chunk that has arrived is accepted, however late
             chunk = source.next() => {
                 let chunk = chunk?;
                 self.note(chunk.as_ref().map_or(0, Bytes::len) as u64);

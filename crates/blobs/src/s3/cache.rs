@@ -21,9 +21,9 @@ use crate::{
 
 /// Longer blobs are not cached: a read of a part reads the whole file.
 pub(super) const CACHED_BLOB_BYTES_MAX: u64 = 4 << 20;
-/// Files that are written at the same time; while so many are, further blobs are not cached.
+/// The most files that are written at the same time; while there are this many, further blobs are not cached.
 const WRITES_MAX: usize = 4;
-/// What a file takes on the disk at least.
+/// The least space that a file uses on the disk.
 const FILE_BYTES_MIN: u64 = 4_096;
 
 pub(super) struct Cache {
@@ -66,14 +66,14 @@ impl HeldFiles {
         true
     }
 
-    /// Whether there is a file, which is used now.
+    /// Whether the file of a blob exists; it counts as used now.
     fn touch(&mut self, id: BlobId) -> bool {
         let Some(file) = self.by_id.get(&id).copied() else { return false };
         self.insert(id, file.bytes);
         true
     }
 
-    /// Takes out what was not used for the longest time, until the rest is small enough.
+    /// Removes the least recently used files until the rest is small enough; returns their blobs.
     fn shrink(&mut self, bytes_max: u64) -> Vec<BlobId> {
         let mut gone = Vec::new();
         while self.bytes > bytes_max
@@ -88,7 +88,7 @@ impl HeldFiles {
 }
 
 impl Cache {
-    /// Opens the cache in a folder; with 0 bytes nothing is cached and the folder is not looked at. Blocks.
+    /// Opens the cache in a folder; with 0 bytes nothing is cached and the folder is not read. Blocks.
     pub(super) fn open(folder: PathBuf, bytes_max: u64, metrics: S3Metrics) -> Result<Self, Error> {
         let mut held = HeldFiles::default();
         if bytes_max > 0 {
@@ -112,7 +112,7 @@ impl Cache {
         bytes <= CACHED_BLOB_BYTES_MAX.min(self.bytes_max) && self.bytes_max > 0
     }
 
-    /// All bytes of a blob, compared with their hash. Blocks.
+    /// All bytes of a blob, verified by their hash. Blocks.
     pub(super) fn read(&self, id: BlobId) -> Option<Bytes> {
         if self.bytes_max == 0 {
             return None;
@@ -128,7 +128,7 @@ impl Cache {
         found.map(Bytes::from)
     }
 
-    /// Counts a read of a blob that is not held.
+    /// Counts a read of a blob that is not in the cache.
     pub(super) fn count_miss(&self) {
         if self.bytes_max > 0 {
             self.metrics.cache_reads.get_or_create(&CacheLabel { result: "miss" }).inc();
@@ -183,7 +183,7 @@ impl Cache {
         self.metrics.cache_bytes.set(self.held.lock().bytes as i64);
     }
 
-    /// Files and bytes.
+    /// The number of files, and their bytes.
     pub(super) fn totals(&self) -> (u64, u64) {
         let held = self.held.lock();
         (held.by_id.len() as u64, held.bytes)

@@ -16,7 +16,7 @@ use crate::{Error, Report, Source};
 /// Blobs that are read at the same time.
 const READS_MAX: usize = 4;
 
-/// What reading a blob has shown.
+/// The result of reading a blob.
 struct Checked {
     id: BlobId,
     /// `None` when it was removed meanwhile.
@@ -31,7 +31,7 @@ impl S3 {
         let (_, total) = self.count().await?;
         let (mut report, mut after) = (Report::default(), None);
         let done = AtomicU64::new(0);
-        // Blobs may come while it reads.
+        // Blobs may be added during the check.
         let advance = |bytes: u64| {
             let now = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(now, total.max(now));

@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{error::failed, http::Http};
 use crate::{Error, S3Config, S3Encryption, S3Keys, S3Url, s3_metrics::S3Metrics};
 
-/// The most keys of a page of a list, as of S3.
+/// The most keys of a page of a list: the limit of S3.
 const LIST_KEYS_MAX: usize = 1_000;
 /// The first wait before a request is tried again; later ones are up to twice as long each.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ pub(super) struct Client {
     prefix: String,
     /// Requests whose answers have not begun.
     requests: Semaphore,
-    /// Whether the storage takes puts that must not overwrite.
+    /// Whether the storage supports puts that must not overwrite.
     can_create: AtomicBool,
 }
 
@@ -49,14 +49,15 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) enum Created {
     New,
-    /// There is an object. A conflict with another writer looks the same, so that it may be absent.
+    /// The object exists. A conflict with another writer looks the same, so the object may also be absent.
     Exists,
-    /// The storage may have done it or not: also when the object existed, as a storage that refuses a long put may close the
-    /// connection before it has read all of it, so that its answer is lost. [`Client::is_created_by`] finds out.
+    /// It is unknown whether the storage created the object: it may also have existed before, as a storage that refuses a
+    /// long put may close the connection before it has read all of it, so that its answer is lost. [`Client::is_created_by`]
+    /// tells.
     Unknown(PutId),
 }
 
-/// Names a put that must not overwrite.
+/// Identifies a put that must not overwrite.
 #[derive(Debug)]
 pub(super) struct PutId(String);
 
@@ -66,7 +67,7 @@ pub(super) struct Object {
     /// Without the prefix of the store.
     pub(super) key: String,
     pub(super) bytes: u64,
-    /// By the storage's clock.
+    /// By the clock of the storage.
     pub(super) modified: Timestamp,
 }
 
@@ -100,9 +101,9 @@ impl Client {
             .with_access_key_id(&keys.access_key)
             .with_secret_access_key(&keys.secret_key)
             .with_retry(retry)
-            .with_disable_bulk_delete(true) // it wants a checksum that not all storages know
+            .with_disable_bulk_delete(true) // it requires a checksum that not all storages know
             .with_http_connector(Http::new(config, is_tls, metrics)?)
-            // Other storages are seldom reached by the names of their buckets.
+            // The bucket is seldom a part of the host name at other storages.
             .with_virtual_hosted_style_request(config.endpoint.is_empty());
         if !config.endpoint.is_empty() {
             builder = builder.with_endpoint(config.endpoint.trim_end_matches('/')).with_allow_http(!is_tls);
@@ -140,7 +141,7 @@ impl Client {
     /// Puts an object that must not exist. Not repeated when its outcome is unknown.
     pub(super) async fn create(&self, key: &str, payload: PutPayload) -> Result<Created, Error> {
         if !self.can_create.load(Ordering::Relaxed) {
-            // A storage without such puts: what is there has the same bytes, as its key is their hash.
+            // The storage does not support such puts. An existing object has the same bytes, as its key is their hash.
             return match self.head(key).await? {
                 Some(_) => Ok(Created::Exists),
                 None => self.overwrite(key, payload).await.map(|()| Created::New),
@@ -202,7 +203,7 @@ impl Client {
             Ok(result) => Ok(Get::Found(result)),
             Err(StoreError::NotFound { .. }) => Ok(Get::NotFound),
             Err(error) => {
-                // `object_store` has no kind of its own for this.
+                // `object_store` has no error kind for this.
                 let is_whole = error.to_string().contains("non-partial response");
                 let error = failed("read", key, error);
                 match error.status {
@@ -242,7 +243,7 @@ impl Client {
         }
     }
 
-    /// A page of at most so many of the objects whose keys begin so, in the order of their keys, after one key.
+    /// A page of at most `limit` of the objects whose keys begin with `start`, in the order of their keys, after one key.
     pub(super) async fn list(&self, start: &str, after: Option<&str>, limit: usize) -> Result<Page, Error> {
         let _permit = self.permit().await?;
         let options = PaginatedListOptions {
@@ -265,7 +266,7 @@ impl Client {
         }
     }
 
-    /// Begins an upload in parts: nothing is visible before it is completed.
+    /// Begins an upload in parts: the object is not visible before it is completed.
     pub(super) async fn begin_upload(&self, key: &str) -> Result<Upload, Error> {
         let _permit = self.permit().await?;
         let path = self.path(key);
@@ -292,7 +293,7 @@ pub(super) enum Get {
     NotFound,
     /// The range begins at the end of the object or after it.
     BeyondEnd,
-    /// The storage wants to send all of it: some do for an empty object, or do not know ranges.
+    /// The storage would send all of it: some do so for an empty object, or do not support ranges.
     Whole,
 }
 
@@ -320,7 +321,7 @@ impl Drop for Upload {
         if self.is_done {
             return;
         }
-        // Without a runtime, and after a crash, a rule of the bucket aborts it.
+        // If there is no runtime, and after a crash, a rule of the bucket aborts it.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (store, path, id) = (self.store.clone(), self.path.clone(), self.id.clone());
         runtime.spawn(async move {

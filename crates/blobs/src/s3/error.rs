@@ -1,4 +1,4 @@
-//! What the storage's errors mean for a store of blobs, and what to do about them.
+//! What the storage's errors mean for a store of blobs, and how to handle them.
 
 use std::error::Error as StdError;
 
@@ -9,14 +9,14 @@ use crate::Error;
 /// An error of a request.
 pub(super) struct Failed {
     pub(super) error: Error,
-    /// S3's name of the error, when the answer had one.
+    /// S3's code for the error, if the answer had one.
     pub(super) code: Option<String>,
-    /// The status of HTTP, when there was an answer.
+    /// The HTTP status, if there was an answer.
     pub(super) status: Option<u16>,
 }
 
 impl Failed {
-    /// Whether the storage has refused to do it: it has not been done.
+    /// Whether the storage has refused the request: it has not been executed.
     pub(super) fn is_refused(&self) -> bool {
         self.status.is_some_and(|status| (400..500).contains(&status) && status != 408 && status != 429)
     }
@@ -33,7 +33,7 @@ pub(super) fn failed(what: &str, key: &str, error: object_store::Error) -> Faile
         (None, None) => reason(&error),
     };
     let failed = Error::new(kind, format!("can't {what} {key} in the S3 storage: {answer}: {advice}"));
-    // The text of an answer has its whole body, which may be a page of XML.
+    // The text of an answer contains its whole body, which may be a page of XML.
     let error = if status.is_some() { failed } else { failed.with_source(error) };
     Failed { error, code, status }
 }
@@ -72,7 +72,7 @@ fn advice(code: &str, status: Option<u16>, text: &str) -> (ErrorKind, &'static s
     }
 }
 
-/// The texts of an error and of those that caused it.
+/// The texts of an error and of its causes.
 fn all_texts(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -102,10 +102,10 @@ fn code(text: &str) -> Option<&str> {
     is_name.then_some(code)
 }
 
-/// The longest `<Message>` that is repeated.
+/// The most characters of a `<Message>` that are shown.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// The text of `<Message>` in brackets, after a space; empty without one.
+/// The text of `<Message>` in brackets, after a space; empty if there is none.
 fn message(text: &str) -> String {
     let message = text.split_once("<Message>").and_then(|(_, rest)| rest.split_once("</Message>"));
     let message = message.map_or("", |(message, _)| message).trim().trim_end_matches('.');
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// An error ended with the whole answer, which may have kilobytes.
+    /// Once, an error ended with the whole answer, which may have kilobytes.
     #[test]
     fn of_an_answer_code_and_message_are_repeated() {
         let rest = "x".repeat(2_000);

@@ -1,4 +1,4 @@
-//! How requests reach the storage: kept-alive connections, TLS, and a limit for each wait.
+//! Sends requests to the storage: kept-alive connections, TLS, and a limit for each wait.
 
 use std::{
     fmt,
@@ -33,13 +33,13 @@ use crate::{
     s3_metrics::{RequestLabel, S3Metrics},
 };
 
-/// How long an answer that has begun may pause.
+/// How long an answer may pause after it has begun.
 const STALL_MAX: Duration = Duration::from_secs(10);
-/// A request with a body gets a second more for each of these.
+/// The time that the body of a request takes at this rate is added to the limit of the request.
 const SLOWEST_BYTES_PER_SECOND: u64 = 256 << 10;
-/// Requests for which the storage has to move an object itself get so much longer.
+/// Requests for which the storage has to copy an object itself get this much more time.
 const COPY_MAX: Duration = Duration::from_secs(60);
-/// How long a connection that is not used stays open.
+/// How long an idle connection stays open.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
 /// Sends the requests of `object_store`.
@@ -52,10 +52,10 @@ pub(super) struct Http {
 
 impl Http {
     /// # Errors
-    /// `Invalid`: the certificates that it should trust can't be used.
+    /// `Invalid`: the trusted certificates can't be used.
     pub(super) fn new(config: &S3Config, is_tls: bool, metrics: S3Metrics) -> Result<Self, Error> {
         let tls = match &config.ca_file {
-            // Nothing is read for connections without TLS.
+            // No certificates are read for connections without TLS.
             _ if !is_tls => ClientTls { verify: Verify::Nothing, ..ClientTls::default() },
             file if file.as_os_str().is_empty() => ClientTls::default(),
             file => ClientTls { roots: Roots::File(file.clone()), ..ClientTls::default() },
@@ -118,7 +118,7 @@ impl HttpService for Http {
         let (limit, method, start) = (self.limit(&request), request.method().clone(), Instant::now());
         let answered = match timeout(limit, self.client.request(request)).await {
             Ok(answered) => answered.map_err(|error| {
-                // Whether a request that was cut has been executed is unknown.
+                // It is unknown whether a request was executed if its connection was cut.
                 let is_connect = error.is_connect();
                 HttpError::new(
                     if is_connect { HttpErrorKind::Connect } else { HttpErrorKind::Interrupted },
@@ -144,7 +144,7 @@ fn too_late(what: String) -> HttpError {
     HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// The body of an answer, which may not pause for long. A reader that pauses is not counted.
+/// The body of an answer, which may not pause for long. Pauses of the reader do not count.
 struct Watched {
     body: Incoming,
     /// Since when the next bytes are awaited.

@@ -1,4 +1,4 @@
-//! Which blobs there are, and how many.
+//! Lists and counts the blobs.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use restante_core::{BlobId, Timestamp};
@@ -9,14 +9,14 @@ use super::{
 };
 use crate::{Error, Listed};
 
-/// How far back a list looks for puts and touches. Blobs that were last put earlier have the time of their object.
+/// How far back a list looks for puts and touches. For blobs that were last put earlier, the time of their object is returned.
 const LOOK_BACK_SECONDS: i64 = 2 * 86_400;
-/// How long counted totals are used. Puts and removals of this server are added, those of others are not known.
+/// How long counted totals are used. Puts and removals of this server are added; those of others are unknown.
 const TOTALS_SECONDS: i64 = 86_400;
 /// Parts of the keys that are listed at the same time.
 const LISTS_MAX: usize = 16;
 
-/// What was counted, and has changed since.
+/// The counted totals, with the changes since.
 #[derive(Clone, Copy)]
 pub(super) struct Totals {
     blobs: u64,
@@ -32,7 +32,7 @@ impl S3 {
         while page.len() < limit {
             let listed = self.client.list(BLOBS, after.as_deref(), limit - page.len()).await?;
             for object in &listed.objects {
-                // Other objects do not belong here: a check reports them.
+                // Other objects are not blobs: a check reports them.
                 if let Some(id) = parse_blob_key(&object.key) {
                     page.push(Listed { id, bytes: object.bytes, put_at: object.modified });
                 }
@@ -102,7 +102,7 @@ impl S3 {
     }
 }
 
-/// Blobs and bytes of objects.
+/// The number of blobs among objects, and their bytes.
 fn sum(objects: &[super::client::Object]) -> (u64, u64) {
     let mut total = (0, 0);
     for object in objects {

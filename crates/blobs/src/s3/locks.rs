@@ -1,4 +1,4 @@
-//! One operation at a time on a blob, within this server. What other servers do is settled by manifests and the trash.
+//! One operation at a time on a blob, within this server. Conflicts with other servers are resolved by manifests and the trash.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use restante_core::BlobId;
 use tokio::sync::OwnedMutexGuard;
 
-/// The locks of the blobs that are being worked on.
+/// The locks of the blobs with an operation in progress.
 #[derive(Default)]
 pub(super) struct Locks {
     by_id: Mutex<HashMap<BlobId, Arc<tokio::sync::Mutex<()>>>>,
@@ -20,15 +20,15 @@ pub(super) struct Held {
 }
 
 impl Locks {
-    /// Waits until nobody else works on any of these blobs.
+    /// Waits until no other operation works on any of these blobs.
     pub(super) async fn hold(self: &Arc<Self>, ids: &[BlobId]) -> Held {
-        // All take them in the same order, so that no two wait for each other.
+        // Always in the same order, so that there are no deadlocks.
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
         let mut held = Held { locks: self.clone(), ids: Vec::new(), guards: Vec::new() };
         for id in ids {
-            held.ids.push(id); // before it waits: a waiter that is cancelled cleans up, too
+            held.ids.push(id); // before it waits: a cancelled waiter cleans up, too
             let lock = self.by_id.lock().entry(id).or_default().clone();
             held.guards.push(lock.lock_owned().await);
         }
@@ -41,7 +41,7 @@ impl Drop for Held {
         self.guards.clear();
         let mut by_id = self.locks.by_id.lock();
         for id in &self.ids {
-            // Others get a copy only under this lock.
+            // New references to a lock are only taken under this mutex.
             if by_id.get(id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
                 by_id.remove(id);
             }

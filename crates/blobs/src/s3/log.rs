@@ -16,10 +16,11 @@ use super::{
 };
 use crate::{Error, TOUCH_BLOBS_MAX, error::closed};
 
-/// Puts and touches that wait for the next manifest; further ones wait before they are accepted.
+/// The most puts and touches that wait for the next manifest; further ones wait before they are accepted.
 const WAITING_MAX: usize = 1_024;
 
-/// So many entries are noted at once, whenever the last manifest was: a manifest for them costs little beside their puts.
+/// When this many entries wait, they are written at once, regardless of when the last manifest was: it costs little
+/// compared with their puts.
 const EARLY_ENTRIES: usize = 32;
 
 /// Blobs of one put or touch.
@@ -28,7 +29,7 @@ struct Note {
     done: oneshot::Sender<Result<(), Error>>,
 }
 
-/// Writes manifests, each with all that wait.
+/// Writes manifests, each with all blobs that wait.
 pub(super) struct Log {
     clock: Arc<dyn Clock>,
     notes: Mutex<Option<mpsc::Sender<Note>>>,
@@ -36,7 +37,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Starts the writer. It begins a manifest `interval` after the former one, or earlier for [`EARLY_ENTRIES`].
+    /// Starts the writer. It begins a manifest `interval` after the previous one, or earlier for [`EARLY_ENTRIES`].
     pub(super) fn start(client: Arc<Client>, clock: Arc<dyn Clock>, server: u64, interval: Duration) -> Self {
         let (notes, waiting) = mpsc::channel(WAITING_MAX);
         let writer = Writer { client, clock: clock.clone(), server, interval };
@@ -57,7 +58,7 @@ impl Log {
         stored.await.map_err(|_| closed())?
     }
 
-    /// Writes what waits, and accepts nothing more.
+    /// Writes the waiting blobs, and accepts no more.
     pub(super) async fn close(&self) {
         drop(self.notes.lock().take());
         let writer = self.writer.lock().take();
@@ -96,12 +97,13 @@ impl Writer {
     async fn write(&self, notes: &[Note], number: u64) -> Result<(), Error> {
         let entries: Vec<_> = notes.iter().flat_map(|note| note.entries.iter().copied()).collect();
         let key = manifest_key(self.clock.now(), self.server, number);
-        // Nobody else has this key: it may be put again after a failure.
+        // No other server uses this key: it may be put again after a failure.
         self.client.overwrite(&key, encode_manifest(&entries).into()).await
     }
 }
 
-/// What the next manifest notes: what waits at a time, or before it [`EARLY_ENTRIES`]; nothing when nothing comes any more.
+/// The notes for the next manifest: those that wait at the time `at`, or earlier once they have [`EARLY_ENTRIES`]; none
+/// when there will be no more.
 async fn gather(waiting: &mut mpsc::Receiver<Note>, at: Instant) -> Vec<Note> {
     let Some(first) = waiting.recv().await else { return Vec::new() };
     let mut notes = vec![first];
@@ -127,7 +129,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(3_600);
 
-    /// Notes of so many blobs each, and what waits for them.
+    /// Sends notes with these numbers of blobs.
     async fn send(notes: &mpsc::Sender<Note>, blobs: &[u8]) {
         for (number, blobs) in (0..).zip(blobs) {
             let entries = (0..*blobs).map(|blob| (BlobId([number ^ blob; 32]), Timestamp(0))).collect();

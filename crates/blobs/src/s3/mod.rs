@@ -1,7 +1,7 @@
 //! S3: an object for each blob, under its hash.
 //!
-//! Several servers may have the same blobs open. `docs/formats/blobs-s3.md` has the layout, and why no blob is lost between a put
-//! or a touch on one server and a removal on another.
+//! Several servers may have the same blobs open. `docs/formats/blobs-s3.md` describes the layout, and explains why no blob is lost
+//! between a put or a touch on one server and a removal on another.
 
 mod cache;
 mod check;
@@ -51,7 +51,7 @@ use crate::{
     limits::{check_limit, check_touch},
 };
 
-/// Uploads of more than a megabyte that are sent at the same time: each has up to four parts of 8 MiB in memory.
+/// The most uploads of more than a megabyte at the same time: each has up to four parts of 8 MiB in memory.
 const LARGE_UPLOADS_MAX: usize = 4;
 
 /// The engine.
@@ -69,14 +69,14 @@ pub(super) struct S3 {
     is_closed: AtomicBool,
     large_uploads: Semaphore,
     last_error: Mutex<Option<Error>>,
-    /// Tells the manifests and removals of this server from those of others.
+    /// Distinguishes the manifests and removals of this server from those of others.
     server: u64,
     settings: Settings,
 }
 
 struct Settings {
     blob_bytes_max: u64,
-    /// Where long uploads are until they are in the storage.
+    /// The folder of long uploads until they are in the storage.
     folder: std::path::PathBuf,
     clock: Arc<dyn Clock>,
     metrics: crate::Metrics,
@@ -125,13 +125,13 @@ pub(crate) async fn open(url: &S3Url, config: Config) -> Result<Opened, Error> {
     Ok(Opened { blobs: s3.clone(), upkeep: s3 })
 }
 
-/// Compares the format of the store, or makes a new store.
+/// Compares the format of the store, or creates a new store.
 async fn check_format(client: &Client) -> Result<(), Error> {
     let found = match client.get_small(FORMAT).await? {
         Some(found) => found,
         None => match client.create(FORMAT, FORMAT_TEXT.into()).await? {
             Created::New => return Ok(()),
-            // Another server may have made it at the same time.
+            // Another server may have created it at the same time.
             Created::Exists | Created::Unknown(_) => match client.get_small(FORMAT).await? {
                 Some(found) => found,
                 None => return client.overwrite(FORMAT, FORMAT_TEXT.into()).await,
@@ -254,7 +254,7 @@ impl Upkeep for S3 {
 
     async fn close(&self) -> Result<(), Error> {
         self.is_closed.store(true, Ordering::Release);
-        drop(self.gate.write().await); // what is under way ends first
+        drop(self.gate.write().await); // waits for operations in progress
         self.log.close().await;
         Ok(())
     }

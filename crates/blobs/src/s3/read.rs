@@ -16,7 +16,7 @@ use crate::{
     limits::{check_range, clip},
 };
 
-/// Chunks up to this length are hashed where they are, longer ones on the blocking pool.
+/// Chunks up to this length are hashed inline, longer ones on the blocking pool.
 const HASHED_HERE_BYTES_MAX: usize = 64 << 10;
 
 impl S3 {
@@ -63,16 +63,16 @@ impl S3 {
     }
 }
 
-/// The bytes of an answer. They are proved when they are all of the blob's.
+/// The bytes of an answer. If they are the whole blob, their hash is verified.
 pub(super) struct Blob {
     id: BlobId,
     stream: BoxStream<'static, object_store::Result<Bytes>>,
-    /// Of a frame longer than a chunk, or empty.
+    /// The rest of a frame that is longer than a chunk; otherwise empty.
     rest: Bytes,
-    /// Bytes that are still to come.
+    /// Bytes that have not arrived yet.
     left: u64,
     hasher: Option<Sha256>,
-    /// What goes to the cache when the hash is right.
+    /// The bytes to add to the cache if the hash is right.
     copy: Option<(Arc<Cache>, Vec<Bytes>)>,
     is_over: bool,
 }
@@ -155,7 +155,7 @@ impl Blob {
 /// A part of a blob that is sent as a whole.
 struct Part {
     blob: Blob,
-    /// Bytes before it.
+    /// Bytes to skip before it.
     skip: u64,
     left: u64,
 }

@@ -1,4 +1,4 @@
-//! Takes the bytes of a source: the hash must be known before the key is.
+//! Receives the bytes of a source: the hash must be known before the key is.
 
 use std::{
     io::Write,
@@ -14,12 +14,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{CHUNK_BYTES_MAX, Error, Source, limits::check_length};
 
-/// Blobs up to this length stay in memory, longer ones go to a file until they are in the storage.
+/// Blobs up to this length stay in memory, longer ones are written to a file until they are in the storage.
 const MEMORY_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64;
-/// Chunks up to this length are hashed where they are, longer ones on the blocking pool.
+/// Chunks up to this length are hashed inline, longer ones on the blocking pool.
 const HASHED_HERE_BYTES_MAX: usize = 64 << 10;
 
-/// A blob that was received whole.
+/// A completely received blob.
 pub(super) struct Received {
     pub(super) id: BlobId,
     pub(super) bytes: u64,
@@ -28,7 +28,7 @@ pub(super) struct Received {
 
 enum Body {
     Memory(Vec<Bytes>),
-    /// A file without a name: it goes when it is closed.
+    /// A file without a name: it is freed when it is closed.
     File(std::fs::File),
 }
 
@@ -88,7 +88,7 @@ impl Spool {
     }
 }
 
-/// A file that has no name any more.
+/// A file that no longer has a name.
 fn nameless_file(folder: &Path) -> std::io::Result<std::fs::File> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     std::fs::create_dir_all(folder)?;
@@ -96,7 +96,7 @@ fn nameless_file(folder: &Path) -> std::io::Result<std::fs::File> {
     let path = folder.join(format!("upload-{}-{number}", std::process::id()));
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {} // of an earlier process with this number
+        _ => {} // left by an earlier process with this number
     }
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
@@ -108,7 +108,7 @@ impl Received {
         matches!(self.body, Body::Memory(_))
     }
 
-    /// The bytes, when they are in memory.
+    /// The bytes, if they are in memory.
     pub(super) fn in_memory(&self) -> Option<Bytes> {
         match &self.body {
             Body::Memory(chunks) => match chunks.as_slice() {
@@ -119,7 +119,7 @@ impl Received {
         }
     }
 
-    /// Some of the bytes, for a request.
+    /// A part of the bytes, for a request.
     pub(super) async fn payload(&self, start: u64, bytes: u64) -> Result<PutPayload, Error> {
         let file = match &self.body {
             Body::Memory(chunks) => return Ok(chunks.iter().cloned().collect()),

@@ -1,4 +1,4 @@
-//! Removing blobs: into the trash, and back again when a manifest shows up that was not known.
+//! Removes blobs: moves them to the trash, and back again when an unknown manifest with them appears.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,15 @@ use super::{
 };
 use crate::Error;
 
-/// Requests of one removal at the same time.
+/// The most requests of one removal at the same time.
 const REQUESTS_MAX: usize = 16;
-/// The manifests that are read for a removal begin so long before its time, because blobs without one count by the clock of the
-/// storage.
+/// The manifests that are read for a removal begin this long before its time, because for blobs without a manifest the clock of
+/// the storage counts.
 const READ_BEFORE_SECONDS: i64 = 2 * 3_600;
-/// Blobs that are removed together.
+/// The most blobs that are removed together.
 const TOGETHER_MAX: usize = 1_024;
 
-/// A blob that went into the trash.
+/// A blob that was moved to the trash.
 #[derive(Clone, Copy)]
 struct Quarantined {
     id: BlobId,
@@ -28,7 +28,7 @@ struct Quarantined {
 }
 
 impl S3 {
-    /// Removes those that were last put before a time; returns how many.
+    /// Removes those of `ids` that were last put before a time; returns how many.
     pub(super) async fn remove_all(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error> {
         let earliest = self.settings.clock.now().plus_seconds(-PUT_BEFORE_SECONDS_MAX);
         if put_before < earliest {
@@ -77,7 +77,7 @@ impl S3 {
         }
     }
 
-    /// Moves a blob into the trash; `None` when it does not exist, or was put too late.
+    /// Moves a blob to the trash; `None` when it does not exist, or was put too late.
     async fn quarantine(
         &self,
         id: BlobId,
@@ -97,7 +97,7 @@ impl S3 {
         Ok(Some(Quarantined { id, bytes: object.bytes }))
     }
 
-    /// Puts back what was put or touched since the manifests were read; returns which.
+    /// Restores blobs that were put or touched since the manifests were read; returns which.
     async fn return_those_named(
         &self,
         gone: &[Quarantined],

@@ -4,33 +4,33 @@ use restante_core::{BlobId, Timestamp};
 
 use crate::Error;
 
-/// Names the layout, and is compared when a store is opened.
+/// The key of the object that identifies the layout; it is compared when a store is opened.
 pub(super) const FORMAT: &str = "format";
-/// What [`FORMAT`] contains.
+/// The content of [`FORMAT`].
 pub(super) const FORMAT_TEXT: &str = "restante blobs s3 1\n";
-/// The records whose blobs these are.
+/// The key of the object with the identity of the records that own the blobs.
 pub(super) const OWNER: &str = "owner";
-/// What the keys of blobs begin with.
+/// The prefix of the keys of blobs.
 pub(super) const BLOBS: &str = "b/";
-/// What the keys of removed blobs begin with.
+/// The prefix of the keys of removed blobs.
 pub(super) const TRASH: &str = "trash/";
-/// What the keys of manifests begin with.
+/// The prefix of the keys of manifests.
 pub(super) const LOG: &str = "log/";
 
-/// The longest blob: what a storage copies with one request.
+/// The longest blob: a storage copies no more with one request.
 pub(super) const BLOB_BYTES_LIMIT: u64 = 5 << 30;
-/// The length of a part of a longer upload. S3 takes 10,000 of them.
+/// The length of a part of a longer upload. S3 allows 10,000 of them.
 pub(super) const PART_BYTES: u64 = 8 << 20;
 /// Blobs up to this length are put by one request.
 pub(super) const SINGLE_PUT_BYTES_MAX: u64 = PART_BYTES;
 
-/// What a manifest begins with.
+/// The first bytes of a manifest.
 const MANIFEST_MAGIC: &[u8; 4] = b"RBM1";
 const ENTRY_BYTES: usize = 40;
 /// The most entries of a manifest.
 pub(super) const MANIFEST_ENTRIES_MAX: usize = 16_384;
 
-/// A time as a part of a key: times in order are texts in order.
+/// A time as a part of a key: texts have the same order as times.
 fn time_text(time: Timestamp) -> String {
     format!("{:016x}", (time.nanos() as u64) ^ (1 << 63))
 }
@@ -47,14 +47,14 @@ pub(super) fn blob_key(id: BlobId) -> String {
     format!("{BLOBS}{first:02x}/{id}")
 }
 
-/// The blob of a key; `None` when it is the key of something else.
+/// The blob of a key; `None` if it is another kind of key.
 pub(super) fn parse_blob_key(key: &str) -> Option<BlobId> {
     let (_, name) = key.strip_prefix(BLOBS)?.split_once('/')?;
     let id = name.parse().ok()?;
     (blob_key(id) == key).then_some(id)
 }
 
-/// A removed blob.
+/// A removal of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Removal {
     pub(super) id: BlobId,
@@ -82,7 +82,7 @@ impl Removal {
     }
 }
 
-/// What the keys of the removals of a blob begin with.
+/// The prefix of the keys of the removals of a blob.
 pub(super) fn trash_of(id: BlobId) -> String {
     format!("{TRASH}{id}/")
 }
@@ -92,13 +92,13 @@ pub(super) fn manifest_key(at: Timestamp, server: u64, number: u64) -> String {
     format!("{LOG}{}-{server:016x}-{number:08x}", time_text(at))
 }
 
-/// The time of a manifest; `None` when the key is that of something else.
+/// The time of a manifest; `None` if it is another kind of key.
 pub(super) fn manifest_time(key: &str) -> Option<Timestamp> {
     let (time, _) = key.strip_prefix(LOG)?.split_once('-')?;
     parse_time(time)
 }
 
-/// A key before those of all manifests from a time on, and after those of earlier ones.
+/// A key that sorts before the manifests from a time on, and after earlier ones.
 pub(super) fn manifests_from(time: Timestamp) -> String {
     format!("{LOG}{}", time_text(time))
 }

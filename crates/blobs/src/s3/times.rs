@@ -1,4 +1,4 @@
-//! When blobs were last put or touched, read from the manifests of all servers.
+//! The times when blobs were last put or touched, from the manifests of all servers.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -16,42 +16,42 @@ use super::{
 };
 use crate::Error;
 
-/// A manifest may become visible so much later than its time says: clocks may differ by a quarter of an hour, or requests are
-/// refused, and a put of a manifest is not tried for longer than some seconds.
+/// A manifest may become visible this much later than its time says: clocks may differ by a quarter of an hour (requests are
+/// refused otherwise), and a put of a manifest is only retried for some seconds.
 pub(super) const MARGIN_SECONDS: i64 = 30 * 60;
-/// Manifests that are read at the same time.
+/// The most manifests that are read at the same time.
 const READS_MAX: usize = 32;
 /// The most blobs in memory, about 100 bytes each.
 const ENTRIES_MAX: usize = 8 << 20;
-/// Manifests in memory that are longer ago than this are forgotten, and read again when they are needed.
+/// Manifests that are older than this are dropped from memory, and read again when they are needed.
 const REMEMBERED_SECONDS: i64 = 3 * 86_400;
 
-/// Reads manifests, each once.
+/// Reads manifests, each of them once.
 pub(super) struct Times {
     client: Arc<Client>,
     clock: Arc<dyn Clock>,
     known: Mutex<Known>,
 }
 
-/// What the manifests since a time say.
+/// The contents of the manifests since a time.
 #[derive(Default)]
 pub(super) struct Known {
     /// All manifests that were visible and not older than this have been read. `None` when none were read.
     since: Option<Timestamp>,
     /// When the manifests were listed last.
     listed_at: Timestamp,
-    /// The manifests of the last half hour that have been read: they are listed again, beside others that become visible late.
-    /// After a failure, also earlier ones.
+    /// The manifests of the last half hour that have been read: that time is listed again, because others may become visible
+    /// late. After a failure, also earlier ones.
     read: BTreeSet<String>,
     entries: HashMap<BlobId, Entry>,
-    /// How often the manifests were listed.
+    /// The number of times that the manifests were listed.
     round: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     put_at: Timestamp,
-    /// In which round a manifest last named the blob.
+    /// The last round in which a manifest named the blob.
     round: u64,
 }
 
@@ -70,14 +70,14 @@ impl Known {
         self.entries.get(&id).is_some_and(|entry| entry.round > round)
     }
 
-    /// Keys between which all manifests have been read, and none becomes visible any more. A clock that was set back makes them
-    /// fewer.
+    /// The range of keys in which all manifests have been read, and none becomes visible any more. A clock that was set back
+    /// makes it smaller.
     fn complete(&self, now: Timestamp) -> Option<Range<String>> {
         let end = self.listed_at.min(now).plus_seconds(-MARGIN_SECONDS);
         self.since.map(|since| manifests_from(since)..manifests_from(end))
     }
 
-    /// Notes that all manifests since a time were listed and read. The keys of those that are not read again anyway are forgotten.
+    /// Notes that all manifests since a time were listed and read. The keys of those that are never listed again are forgotten.
     fn note_listed(&mut self, from: Timestamp, now: Timestamp) {
         self.since = Some(self.since.map_or(from, |since| since.min(from)));
         self.listed_at = now;
@@ -93,7 +93,7 @@ impl Times {
     /// Reads the manifests from a time on that have not been read yet.
     ///
     /// # Errors
-    /// `Full` when they are too many for memory; `Corrupt`; `Unavailable`.
+    /// `Full` when there are too many for memory; `Corrupt`; `Unavailable`.
     pub(super) async fn refresh(&self, from: Timestamp) -> Result<MutexGuard<'_, Known>, Error> {
         let mut known = self.known.lock().await;
         let now = self.clock.now();
@@ -110,7 +110,7 @@ impl Times {
         Ok(known)
     }
 
-    /// The latest times of some blobs in the manifests between two times, which are not remembered.
+    /// The latest times of some blobs in the manifests between two times, which are not kept in memory.
     pub(super) async fn latest_between(
         &self,
         ids: &HashSet<BlobId>,
@@ -174,7 +174,7 @@ impl Times {
     }
 
     async fn read(&self, key: String) -> Result<(String, Vec<(BlobId, Timestamp)>), Error> {
-        // One that has gone since it was listed is older than anybody asks for.
+        // A manifest that was deleted since it was listed is older than any time that is needed.
         let entries = match self.client.get_small(&key).await? {
             Some(bytes) => decode_manifest(&key, &bytes)?,
             None => Vec::new(),
@@ -194,7 +194,7 @@ mod tests {
         Timestamp(0).plus_seconds(seconds)
     }
 
-    /// The key of each manifest was kept for three days.
+    /// Once, the key of each manifest was kept for three days.
     #[test]
     fn keys_are_kept_only_of_manifests_that_are_listed_again() {
         let mut known = Known::default();
@@ -209,7 +209,7 @@ mod tests {
         let is_known = |key: &String| known.read.contains(key) || complete.contains(key);
         assert!(since_from.iter().all(is_known), "none is read again");
         assert!(!is_known(&keys[59]) && !is_known(&manifest_key(at(48 * HOUR), 1, 0)));
-        // After a clock was set back, what was written meanwhile may have earlier times.
+        // After a clock was set back, later manifests may have earlier times.
         let complete = known.complete(at(24 * HOUR)).unwrap();
         assert!(!complete.contains(&manifest_key(at(24 * HOUR), 1, 0)));
     }

@@ -8,7 +8,7 @@ use restante_core::BlobId;
 use super::{S3, schema::blob_key};
 use crate::Error;
 
-/// Requests of one touch at the same time.
+/// The most requests of one touch at the same time.
 const REQUESTS_MAX: usize = 16;
 
 impl S3 {

@@ -1,4 +1,4 @@
-//! Removed blobs are in the trash for a week. They come back when a put or a touch turns out to have been acknowledged meanwhile.
+//! Removed blobs are in the trash for a week. They are restored if it turns out that a put or a touch was acknowledged meanwhile.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,25 +15,25 @@ use crate::Error;
 
 /// How long removed blobs stay in the trash.
 const TRASH_SECONDS: i64 = 7 * 86_400;
-/// How long manifests stay.
+/// How long manifests are kept.
 const MANIFEST_SECONDS: i64 = 40 * 86_400;
-/// The earliest time before which blobs can be removed, ago: for earlier ones manifests may be missing.
+/// How long ago the time may be before which blobs are removed: for earlier times manifests may be missing.
 pub(super) const PUT_BEFORE_SECONDS_MAX: i64 = MANIFEST_SECONDS - 86_400;
 /// How often the trash is emptied.
 const PURGE_INTERVAL_SECONDS: i64 = 86_400;
-/// Manifests that matter for a removal are from this long before it, as earlier ones were read by it...
+/// Manifests that matter for a removal are from this long before it, as it has read earlier ones...
 const BEFORE_REMOVAL_SECONDS: i64 = 2 * 3_600;
-/// ...to this long after it: what is put later finds that the blob is missing.
+/// ...to this long after it: a later put finds that the blob is missing.
 const AFTER_REMOVAL_SECONDS: i64 = 3_600;
-/// The manifests since a removal that is not longer ago than this are in memory, or will be needed there.
+/// The manifests since a removal that is more recent than this are in memory, or will be needed there.
 const RECENT_SECONDS: i64 = 86_400;
-/// Removals that are purged with one walk over the manifests.
+/// The most removals that are purged with one pass over the manifests.
 const PURGED_TOGETHER_MAX: usize = 100_000;
-/// Requests of a purge at the same time.
+/// The most requests of a purge at the same time.
 const REQUESTS_MAX: usize = 16;
 
 impl S3 {
-    /// The object of a blob. One that was removed wrongly comes back first.
+    /// The object of a blob. If it was removed wrongly, it is restored first.
     pub(super) async fn find(&self, id: BlobId) -> Result<Option<Object>, Error> {
         let key = blob_key(id);
         if let Some(object) = self.client.head(&key).await? {
@@ -45,7 +45,7 @@ impl S3 {
         }
     }
 
-    /// Puts a missing blob back when it was put or touched after the time by which it was removed.
+    /// Restores a missing blob when it was put or touched after the time before which it was removed.
     pub(super) async fn restore_if_due(&self, id: BlobId) -> Result<bool, Error> {
         let Some(removal) = self.last_removal(id).await? else { return Ok(false) };
         if !self.is_wrong(&removal).await? {
@@ -54,7 +54,7 @@ impl S3 {
         self.bring_back(id).await
     }
 
-    /// Whether a manifest says that the blob should not have been removed.
+    /// Whether a manifest shows that the blob should not have been removed.
     async fn is_wrong(&self, removal: &Removal) -> Result<bool, Error> {
         let (from, to) = manifests_of(removal.at, removal.at);
         let put_at = if removal.at >= self.settings.clock.now().plus_seconds(-RECENT_SECONDS) {
@@ -86,8 +86,8 @@ impl S3 {
         }
     }
 
-    /// Empties the trash of what was removed long ago, and deletes old manifests, once a day. A failure is logged, and it is tried
-    /// again with the next removal.
+    /// Deletes what was removed long ago from the trash, and old manifests, once a day. A failure is logged, and the next removal
+    /// tries again.
     pub(super) async fn purge_if_due(&self) {
         let now = self.settings.clock.now();
         let purged_at = *self.purged_at.lock();
@@ -158,7 +158,7 @@ impl S3 {
     }
 }
 
-/// From when to when the manifests are that may contradict removals.
+/// The times between which the manifests are that may contradict removals.
 fn manifests_of(first: Timestamp, last: Timestamp) -> (Timestamp, Timestamp) {
     (first.plus_seconds(-BEFORE_REMOVAL_SECONDS), last.plus_seconds(AFTER_REMOVAL_SECONDS))
 }

@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{Error, Put};
 
-/// Parts of one upload that are sent at the same time.
+/// The most parts of one upload that are sent at the same time.
 const PARTS_MAX: usize = 4;
 
-/// How a blob got there.
+/// The outcome of an upload.
 struct Outcome {
     is_new: bool,
-    /// It was absent before, so that nobody can be removing it.
+    /// It was absent before, so no server can be removing it.
     is_made_here: bool,
 }
 
@@ -30,7 +30,7 @@ impl S3 {
         let (noted, outcome) = tokio::join!(self.log.note([id]), self.upload(&received));
         let mut outcome = outcome?;
         noted?;
-        // The blob was there already, and another server may have begun to remove it before it could read the manifest.
+        // The blob existed already, and another server may have begun to remove it before it could read the manifest.
         if !outcome.is_made_here && self.client.head(&blob_key(id)).await?.is_none() {
             self.send(&received).await?;
             outcome.is_new = true;
@@ -56,7 +56,7 @@ impl S3 {
             drop(permit);
             match created {
                 Created::New => return Ok(Outcome { is_new: true, is_made_here: true }),
-                // The caller looks whether it is there: a conflict of two writers has the same answer.
+                // The caller checks whether it exists: a conflict of two writers has the same answer.
                 Created::Exists => Some(false),
                 Created::Unknown(put) => self.client.is_created_by(&key, &put).await?,
             }
@@ -68,7 +68,7 @@ impl S3 {
         Ok(Outcome { is_new: true, is_made_here: false })
     }
 
-    /// Puts the object of a blob, without checking whether it exists: an object that is there has the same bytes.
+    /// Puts the object of a blob, without checking whether it exists: an existing object has the same bytes.
     async fn send(&self, received: &Received) -> Result<(), Error> {
         let _permit = self.permit_for(received).await?;
         let key = blob_key(received.id);
@@ -95,7 +95,7 @@ impl S3 {
         }
     }
 
-    /// Waits until another long upload may take memory.
+    /// Waits for the permit to use memory for a long upload.
     async fn permit_for(
         &self,
         received: &Received,
@@ -107,7 +107,8 @@ impl S3 {
         permit.map(Some).map_err(|_| crate::error::closed())
     }
 
-    /// Puts a blob back whose put or touch was acknowledged here while another server removed it; false when it is nowhere.
+    /// Restores a blob whose put or touch was acknowledged here while another server removed it; false when it is not in
+    /// the trash either.
     pub(super) async fn bring_back(&self, id: BlobId) -> Result<bool, Error> {
         let is_back = self.restore(id).await?;
         if is_back {

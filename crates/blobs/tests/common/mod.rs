@@ -58,14 +58,14 @@ impl Engine {
         }
     }
 
-    /// Whether closing it loses everything.
+    /// Whether its blobs are lost when it is closed.
     pub fn is_volatile(self) -> bool {
         self == Self::Memory
     }
 }
 
-/// A test named for an engine and for what holds on it. It is ignored when the engine is not available, and fails when it is
-/// required.
+/// A test named after an engine and the promise that it tests. It is ignored when the engine is not available, and fails
+/// when the engine is required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.name(), engine.missing(), test)
@@ -87,7 +87,7 @@ pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestSto
     runtime.block_on(test(store.clone()));
 }
 
-/// The folder and settings of the store of one test. The folder is removed with it.
+/// The folder and settings of the store of one test. The folder is removed when this is dropped.
 pub struct TestStore {
     pub engine: Engine,
     pub config: Config,
@@ -137,7 +137,7 @@ impl TestStore {
         self.open().await
     }
 
-    /// The place of another store of the same engine, which does not exist yet.
+    /// The location of another store of the same engine, which does not exist yet.
     pub fn another(&self, name: &str) -> EngineUrl {
         match &self.config.url {
             EngineUrl::Memory => EngineUrl::Memory,
@@ -161,7 +161,7 @@ impl TestStore {
     }
 }
 
-/// The bytes of blob number `n`: all blobs differ, whatever their lengths.
+/// The bytes of blob number `n`: all blobs differ, regardless of their lengths.
 pub fn bytes(n: u32, len: usize) -> Bytes {
     let mut state = u64::from(n) << 32 | len as u64;
     let mut bytes = Vec::with_capacity(len);

@@ -48,7 +48,7 @@ pub fn missing(name: &str) -> Option<String> {
 /// The buckets of this process by storage.
 static BUCKETS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// The bucket of this process, which is created by its first use.
+/// The bucket of this process, which is created on its first use.
 fn bucket(name: &str) -> String {
     let mut buckets = BUCKETS.lock();
     let new = || {
@@ -61,7 +61,7 @@ fn bucket(name: &str) -> String {
     buckets.entry(name.to_owned()).or_insert_with(new).clone()
 }
 
-/// A place for blobs where nothing is yet.
+/// A location for blobs that contains nothing yet.
 pub fn new_url(name: &str) -> EngineUrl {
     let prefix = format!("{:016x}", RandomState::new().hash_one("prefix"));
     EngineUrl::S3(format!("s3://{}/test/{prefix}", bucket(name)).parse().unwrap())
@@ -74,7 +74,7 @@ pub fn set(config: &mut Config, name: &str, folder: &Path) {
         endpoint: storage.url,
         region: storage.region,
         manifest_interval_ms: 0,
-        // Room for some blobs only, so that reads come from both.
+        // Space for some blobs only, so that reads use both the cache and the storage.
         cache_bytes_max: 1 << 20,
         ..S3Config::default()
     };
@@ -106,7 +106,7 @@ fn blocking(name: &str, method: Method, path: &str, body: Bytes) -> (StatusCode,
     asked.join().unwrap()
 }
 
-/// All keys of a bucket that begin so.
+/// All keys of a bucket with a prefix.
 pub async fn keys(name: &str, bucket: &str, prefix: &str) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     loop {

@@ -48,7 +48,7 @@ crate::promises! {
     ],
 }
 
-/// Some of each way to store a blob.
+/// Lengths for each way to store a blob.
 const UNSYNCED_LENGTHS: [usize; 4] = [0, 10, 2_000, 400_000];
 
 /// Lengths around the limits of packs and of parts of files.
@@ -164,7 +164,7 @@ async fn the_same_bytes_again_take_no_more_space_and_count_as_put_now(subject: S
     let opened = subject.open().await;
     let (short, long) = (bytes(1, 500), bytes(2, 300_000));
     let first = [put(&*opened.blobs, &short).await, put(&*opened.blobs, &long).await];
-    list(&*opened.upkeep).await; // brings everything to rest
+    list(&*opened.upkeep).await; // so that nothing is pending
     let before = opened.upkeep.stats().await.unwrap();
     for second in 1..4 {
         subject.tick(second);
@@ -247,7 +247,7 @@ async fn a_blob_that_is_put_unsynced_can_be_read(subject: Subject) {
     assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings.is_empty());
 }
 
-/// Power cuts are a test of their own.
+/// Power cuts have a test of their own.
 async fn what_was_put_unsynced_is_there_after_a_sync_and_reopening(subject: Subject) {
     let opened = subject.open().await;
     let mut blobs = Vec::new();
@@ -274,7 +274,7 @@ async fn a_hook_is_dropped_when_its_source_fails(subject: Subject) {
     assert_eq!(list(&*opened.upkeep).await, []);
 }
 
-/// Passes on how a put has ended.
+/// Passes on the result of a put.
 fn hook(ended: oneshot::Sender<Result<Put, Error>>) -> PutHook {
     Box::new(move |put| ended.send(put).unwrap())
 }
@@ -437,7 +437,7 @@ async fn a_closed_store_refuses(subject: Subject) {
     let opened = subject.open().await;
     let id = put(&*opened.blobs, &bytes(1, 10)).await.id;
     opened.upkeep.close().await.unwrap();
-    opened.upkeep.close().await.unwrap(); // closing twice is no error
+    opened.upkeep.close().await.unwrap(); // closing twice is not an error
     let blobs = &*opened.blobs;
     assert_eq!(blobs.put(&mut bytes(2, 10)).await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(blobs.put(&mut bytes(2, 400_000)).await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -460,7 +460,7 @@ async fn what_was_put_is_there_after_a_store_that_was_not_closed(subject: Subjec
     let opened = loop {
         match open(subject.config.clone()).await {
             Ok(opened) => break opened,
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "{error}"), // its threads are not done yet
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "{error}"), // its threads have not ended yet
         }
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     };

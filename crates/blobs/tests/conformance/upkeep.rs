@@ -74,7 +74,7 @@ async fn only_what_was_put_before_the_time_is_removed(subject: Subject) {
         ids.push(put(&*opened.blobs, &bytes(1, len)).await.id);
     }
     subject.tick(3);
-    put(&*opened.blobs, &bytes(1, 10)).await; // it counts as put now
+    put(&*opened.blobs, &bytes(1, 10)).await; // counts as put now
     assert_eq!(opened.upkeep.remove(&ids, BEGIN).await.unwrap(), 0);
     assert_eq!(opened.upkeep.remove(&ids, at(1)).await.unwrap(), 1, "300,000 bytes, put at 0");
     assert_eq!(opened.upkeep.remove(&ids, at(2)).await.unwrap(), 2);

@@ -1,4 +1,4 @@
-//! A storage that is gone, slow, busy, or reached by a network that cuts connections.
+//! A storage that is down, slow or busy, or is reached over a network that cuts connections.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 /// Lengths that are put in one request from memory, in one from a file, and in parts.
 const LENGTHS: [usize; 4] = [10, 300_000, 2_000_000, 9_000_000];
 
-/// A store behind a proxy, which gives up soon but waits long for an answer: the machine may be busy.
+/// A store behind a proxy, which retries for a short time only but waits long for an answer: the machine may be busy.
 async fn behind_proxy(store: &TestStore) -> (Proxy, Opened) {
     let proxy = Proxy::before(&storage(store.engine.name()).unwrap().url).await;
     let mut config = store.config.clone();
@@ -23,7 +23,7 @@ async fn behind_proxy(store: &TestStore) -> (Proxy, Opened) {
     (proxy, open(config).await.unwrap())
 }
 
-/// Nothing is found that is not what was put.
+/// The store contains nothing that was not put.
 async fn is_sound(upkeep: &dyn Upkeep) {
     assert_eq!(upkeep.check(&|_, _| ()).await.unwrap().findings, []);
 }
@@ -64,7 +64,7 @@ pub(crate) async fn a_storage_that_does_not_answer_is_an_error(mut store: TestSt
     config.s3.endpoint = proxy.url.clone();
     config.s3.retry_ms = 0;
     let id = put(&*patient.blobs, &bytes(1, 100)).await.id;
-    // Opening may take as long as it needs; after that nothing is answered.
+    // Opening may take as long as it needs; after that there are no answers.
     config.s3.answer_timeout_ms = nonzero!(2_000);
     let impatient = loop {
         match open(config.clone()).await {
@@ -105,7 +105,8 @@ pub(crate) async fn a_request_for_fewer_requests_is_followed(store: TestStore) {
     is_sound(&*opened.upkeep).await;
 }
 
-/// The storage refuses what a server with a wrong clock has signed. The clock of this machine stays as it is, so the refusal is made up.
+/// The storage refuses requests that a server with a wrong clock has signed. The clock of this machine stays as it is, so the refusal
+/// is simulated.
 pub(crate) async fn a_clock_that_is_wrong_is_named(store: TestStore) {
     let (proxy, opened) = behind_proxy(&store).await;
     proxy.set(Mode::Answer("403 Forbidden", "RequestTimeTooSkewed"));
@@ -177,7 +178,7 @@ pub(crate) async fn a_read_that_is_cut_goes_on(mut store: TestStore) {
     let id = put(&*opened.blobs, &blob).await.id;
     let mut source = opened.blobs.read(id, 0..u64::MAX).await.unwrap();
     let mut all = source.next().await.unwrap().unwrap().to_vec();
-    proxy.set(Mode::Pass); // connections of before end
+    proxy.set(Mode::Pass); // existing connections end
     while let Some(chunk) = source.next().await.unwrap() {
         all.extend_from_slice(&chunk);
     }
@@ -232,7 +233,7 @@ pub(crate) async fn encryption_is_asked_for(store: TestStore) {
     config.s3.endpoint = proxy.url.clone();
     config.s3.retry_ms = 0;
     config.s3.encryption = "kms:my-key".parse().unwrap();
-    // Whether this storage can do it does not matter.
+    // It does not matter whether this storage supports it.
     let _outcome = open(config).await.map(drop);
     let sent = proxy.sent().to_lowercase();
     assert!(sent.contains("x-amz-server-side-encryption: aws:kms"), "{sent}");

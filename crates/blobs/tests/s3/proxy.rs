@@ -1,4 +1,4 @@
-//! Stands between the engine and a storage, and fails as a test wants.
+//! A proxy between the engine and a storage that fails as a test requires.
 
 use std::sync::{
     Arc,
@@ -19,13 +19,13 @@ pub(crate) enum Mode {
     Pass,
     /// It is closed at once.
     Refuse,
-    /// Nothing is answered.
+    /// No answer is sent.
     Silent,
-    /// Every answer comes so much later.
+    /// Every answer is delayed by this time.
     Slow(Duration),
     /// Every request is answered with this status, and with this code of S3.
     Answer(&'static str, &'static str),
-    /// It is cut when so many bytes of requests have passed.
+    /// It is cut after this many bytes of requests.
     CutRequest(usize),
     /// Requests pass; the first answer is lost.
     CutAnswer,
@@ -34,13 +34,13 @@ pub(crate) enum Mode {
 /// Every request is refused because there are too many.
 pub(crate) const BUSY: Mode = Mode::Answer("503 Slow Down", "SlowDown");
 
-/// A storage that can be reached by way of it.
+/// A storage that is reached through this proxy.
 pub(crate) struct Proxy {
     pub(crate) url: String,
     mode: watch::Sender<Mode>,
-    /// So many connections are treated so; later ones pass.
+    /// The mode applies to this many connections; later ones pass.
     faults: Arc<AtomicU64>,
-    /// The beginnings of what was sent on each connection.
+    /// The beginning of what was sent on each connection.
     sent: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -66,7 +66,7 @@ impl Proxy {
                 tokio::spawn(async move {
                     tokio::select! {
                         () = relay(client, &target, mode, &noted) => {}
-                        // Connections of another mode end.
+                        // Connections with another mode end.
                         _ = modes.changed() => {}
                     }
                 });
@@ -79,7 +79,7 @@ impl Proxy {
         self.set_for(mode, u64::MAX);
     }
 
-    /// Sets what happens to the next connections; those after them pass.
+    /// Sets the mode for this many connections; later ones pass.
     pub(crate) fn set_for(&self, mode: Mode, connections: u64) {
         self.faults.store(connections, Ordering::SeqCst);
         self.mode.send_replace(mode);
@@ -102,7 +102,7 @@ async fn relay(mut client: TcpStream, target: &str, mode: Mode, noted: &Mutex<Ve
             let head =
                 format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
             let _sent = client.write_all(format!("{head}{text}").as_bytes()).await;
-            // Its body is read, so that the answer is not lost by a reset.
+            // The body of the request is read, so that the answer is not lost by a reset.
             while client.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {}
             return;
         }
@@ -144,7 +144,7 @@ async fn relay(mut client: TcpStream, target: &str, mode: Mode, noted: &Mutex<Ve
     }
 }
 
-/// Remembers what was sent, but not all of much.
+/// Records what was sent, up to a bound.
 fn note(noted: &Mutex<Vec<u8>>, bytes: &[u8]) {
     let mut noted = noted.lock();
     if noted.len() < 1 << 20 {

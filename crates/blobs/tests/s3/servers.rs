@@ -29,7 +29,7 @@ fn path(store: &TestStore, key: &str) -> String {
     format!("/{}/{}{key}", url.bucket(), url.key_prefix())
 }
 
-/// The keys of the store that begin so.
+/// The keys of the store with a prefix.
 async fn keys_of(store: &TestStore, start: &str) -> Vec<String> {
     let url = url(store);
     keys(store.engine.name(), url.bucket(), &format!("{}{start}", url.key_prefix())).await
@@ -50,7 +50,7 @@ fn key_of(id: BlobId) -> String {
     format!("b/{:02x}/{id}", id.0[0])
 }
 
-/// A time as it is in keys.
+/// A time in the form that keys use.
 fn in_key(time: Timestamp) -> String {
     format!("{:016x}", (time.nanos() as u64) ^ (1 << 63))
 }
@@ -72,7 +72,7 @@ pub(crate) async fn servers_see_each_others_blobs_and_touches(mut store: TestSto
     assert_eq!(other.upkeep.owner().await.unwrap(), Some(Identity([3; 16])));
 }
 
-/// What a removal on another server leaves that did not know of a touch.
+/// The state after another server removed a blob without knowing of a touch.
 pub(crate) async fn a_blob_that_was_removed_too_early_comes_back(store: TestStore) {
     let opened = store.open().await;
     let blob = bytes(1, 500);
@@ -95,7 +95,7 @@ pub(crate) async fn a_blob_that_was_removed_too_early_comes_back(store: TestStor
     assert_eq!(read_all(&*other.blobs, id).await.unwrap(), blob);
     remove_before(at(9), at(13)).await;
     assert_eq!(other.blobs.touch(&[id]).await.unwrap(), [true]);
-    // This one was right.
+    // This removal was right.
     remove_before(at(11), at(14)).await;
     assert_eq!(other.blobs.size(id).await.unwrap(), None);
     assert_eq!(other.blobs.touch(&[id]).await.unwrap(), [false]);
@@ -164,7 +164,7 @@ pub(crate) async fn other_formats_owners_and_manifests_are_refused(store: TestSt
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// A missing object of a blob that was never removed is not found, and is no error of the storage.
+/// A missing object of a blob that was never removed is not found, and is not an error of the storage.
 pub(crate) async fn a_bucket_that_is_missing_is_named(mut store: TestStore) {
     store.config.url = EngineUrl::S3("s3://restante-test-no-such-bucket".parse().unwrap());
     let error = restante_blobs::open(store.config.clone()).await.map(drop).unwrap_err();
@@ -179,13 +179,14 @@ pub(crate) async fn a_bucket_that_is_missing_is_named(mut store: TestStore) {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// Sweeps that are under way when a put or a touch begins may not know of it: so many begin later until it may be removed.
+/// Sweeps in progress when a put or a touch begins may not know of it: the blob may be removed once this many later sweeps
+/// have begun.
 const GRACE: i64 = 4;
 /// Different blobs.
 const BLOBS: u32 = 24;
 /// Puts and touches between sweeps. `RESTANTE_TEST_OPERATIONS=1000000` for a long run.
 const OPERATIONS: u64 = 600;
-/// Clients that put and touch at the same time.
+/// The number of clients that put and touch at the same time.
 const WORKERS: u64 = 6;
 
 struct World {
@@ -205,7 +206,7 @@ impl World {
         bytes(n, if n.is_multiple_of(8) { 1_200_000 } else { 100 + n as usize })
     }
 
-    /// Puts and touches blobs, and looks at once whether they are there.
+    /// Puts and touches blobs, and checks at once whether they exist.
     async fn work(&self, seed: u64, ids: &[BlobId]) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         for _ in 0..self.operations {
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// Whether a removal has begun of what was put at a time.
+    /// Whether a removal has begun of blobs that were put at a time.
     fn may_be_gone(&self, put_at: i64) -> bool {
         self.removed_before.load(Ordering::SeqCst) > put_at
     }

@@ -1,4 +1,4 @@
-//! The chain of those that passed a message on (RFC 8617).
+//! The chain of servers that passed a message on (RFC 8617).
 
 use restante_mail_wire::canonical::Canonical;
 
@@ -9,7 +9,7 @@ use super::{
     tags::Tags,
 };
 
-/// Sets of a chain (RFC 8617 §4.2.1).
+/// The most sets of a chain (RFC 8617 §4.2.1).
 const SETS_MAX: usize = 50;
 const RESULTS: &str = "arc-authentication-results";
 const SIGNATURE: &str = "arc-message-signature";
@@ -20,31 +20,31 @@ const SEAL: &str = "arc-seal";
 pub(super) enum Chain {
     /// There is none.
     None,
-    /// It does not hold, whatever its keys are. The domain that sealed it last, if that can be read.
+    /// It is invalid, whatever its keys are. With the domain of the last seal, if it can be parsed.
     Broken(Option<String>),
-    /// Its seals in order, the signature of its last set, and the field that each comes from.
+    /// Its sets in order: each seal, the signature of the last set, and the fields that they come from.
     Whole(Vec<Set>),
 }
 
-/// A set of fields with one `i=`: the numbers of its fields, and what they say.
+/// The fields with one `i=`: their indexes, and their parsed content.
 #[derive(Clone, Debug)]
 pub(super) struct Set {
     results: usize,
     signature: usize,
     seal: usize,
     sealed: Seal,
-    /// Of the last set alone.
+    /// Only for the last set.
     signed: Option<Signature>,
 }
 
-/// A field of a set: its number among those of its name, and its `i=`.
+/// A field of a set: its index among the fields of its name, and its `i=`.
 struct Instance<'m> {
     number: usize,
     instance: usize,
     tags: Option<Tags<'m>>,
 }
 
-/// Reads the chain of a message, and compares its body. `now` is in seconds since 1970.
+/// Parses the chain of a message, and compares the body hash. `now` is in seconds since 1970.
 pub(super) fn read(message: &Message, hashes: &mut BodyHashes, now: u64) -> Chain {
     let count = message.all(SEAL).len();
     let counts = [message.all(RESULTS).len(), message.all(SIGNATURE).len(), count];
@@ -77,7 +77,7 @@ fn sets(
     let mut sets = Vec::with_capacity(count);
     for ((results, signature), seal) in results.iter().zip(&signatures).zip(&seals) {
         let tags = seal.tags.as_ref().ok_or_else(broken)?;
-        // RFC 8617 §5.2: the first seal saw no chain, all others one that held.
+        // RFC 8617 §5.2: the first seal saw no chain, all others a valid one.
         let expected = if seal.instance == 1 { "none" } else { "pass" };
         if tags.get("cv") != Some(expected) || tags.get("h").is_some() {
             return Err(broken());
@@ -85,7 +85,7 @@ fn sets(
         let sealed = Seal::read(tags).ok_or_else(broken)?;
         let signed = if seal.instance == count {
             let signed = signature.tags.as_ref().and_then(Signature::read).ok_or_else(broken)?;
-            // RFC 8617 §4.1.2: the seals are not signed here.
+            // RFC 8617 §4.1.2: this signature doesn't cover the seals.
             let signs_seals = signed.names.iter().any(|name| name == SEAL);
             let has_flaw = signed.flaw(&hashes.get(message, signed.body_form), now).is_some();
             if signs_seals || has_flaw {
@@ -111,7 +111,7 @@ fn instances<'m>(
     let mut found = Vec::with_capacity(count);
     for (number, field) in message.all(name).enumerate() {
         let text = std::str::from_utf8(field.value).ok()?;
-        // What follows the `i=` tag in the results of others is not a list of tags.
+        // In ARC-Authentication-Results, what follows the `i=` tag is not a list of tags.
         let tags = if has_tags { Some(Tags::parse(text)?) } else { None };
         let instance = match &tags {
             Some(tags) => tags.get("i")?,
@@ -143,7 +143,7 @@ impl Chain {
     }
 }
 
-/// Verifies a chain with its keys: what it is, and the domain that sealed it last.
+/// Verifies a chain with its keys: the outcome, and the domain that sealed it last.
 pub(super) fn verify(message: &Message, chain: Chain, keys: &Keys) -> (Outcome, Option<String>) {
     let sets = match chain {
         Chain::None => return (Outcome::None, None),
@@ -156,7 +156,7 @@ pub(super) fn verify(message: &Message, chain: Chain, keys: &Keys) -> (Outcome, 
         let earlier = sets.get(..at).unwrap_or_default();
         match verify_set(message, earlier, set, keys) {
             Outcome::Pass => {}
-            // What is wrong with one set outweighs what is not known of another.
+            // A set that is known to be wrong outweighs one that is not known now.
             Outcome::TempError => outcome = Outcome::TempError,
             _ => return (Outcome::Fail, domain),
         }

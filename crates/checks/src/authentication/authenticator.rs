@@ -16,14 +16,14 @@ use super::{
 };
 use crate::Peer;
 
-/// What can be computed about shorter messages does not hold a worker of the runtime up.
+/// Computing on shorter messages does not block a worker of the runtime.
 const INLINE_BYTES_MAX: usize = 32 << 10;
-/// Keys that are computed with on a worker of the runtime.
+/// The most keys that are verified on a worker of the runtime.
 const INLINE_KEYS_MAX: usize = 4;
-/// `From` fields, and addresses in one, that are read.
+/// The most `From` fields, and addresses in one, that are parsed.
 const FROM_MAX: usize = 100;
 
-/// Finds out whose domain answers for messages. Cloning shares the resolver.
+/// Finds out which domains authenticate a message. Cloning shares the resolver.
 #[derive(Clone)]
 pub struct Authenticator {
     resolver: Arc<dyn Resolver>,
@@ -31,18 +31,19 @@ pub struct Authenticator {
     timeout: Duration,
 }
 
-/// What is found with keys: each signature, the chain, and the domain that sealed it last.
+/// The results that need keys: each signature, the chain, and the domain that sealed it last.
 type Verified = (Vec<DkimSignature>, Outcome, Option<String>);
 
 impl Authenticator {
-    /// With these. What is not found within `timeout` is `TempError`.
+    /// With this resolver and clock. What is not found within `timeout` is `TempError`.
     pub fn new(resolver: Arc<dyn Resolver>, clock: Arc<dyn Clock>, timeout: Duration) -> Self {
         Self { resolver, clock, timeout }
     }
 
-    /// Looks at a message. `sender` is that of the envelope, empty for `<>`; `raw` is what the client sent, without fields of this server.
+    /// Authenticates a message. `sender` is that of the envelope, empty for `<>`; `raw` is what the client sent, without fields
+    /// of this server.
     pub async fn authenticate(&self, peer: &Peer, sender: &str, raw: &Bytes) -> Authentication {
-        // DMARC needs what the others find: they get three quarters of the time.
+        // DMARC needs the results of the others: they get three quarters of the time.
         let now = Instant::now();
         let (deadline, end) = (now + self.timeout * 3 / 4, now + self.timeout);
         let resolver = &*self.resolver;
@@ -64,7 +65,7 @@ impl Authenticator {
         found.spf = spf.unwrap_or(Outcome::TempError);
         (found.dkim, found.arc, found.arc_domain) = verified;
         match walk {
-            // Several authors, or none: there is no domain to ask (RFC 7489 §6.6.1).
+            // Several authors, or none: there is no domain to query (RFC 7489 §6.6.1).
             None => {}
             Some(Err(_)) => found.dmarc = Outcome::TempError,
             Some(Ok(walk)) => {
@@ -91,7 +92,7 @@ impl Authenticator {
         names.dedup();
         let is_quick = is_short && names.len() <= INLINE_KEYS_MAX;
         let keys = timeout_at(deadline, dkim::look_up(&*self.resolver, names)).await;
-        // A key that did not come in time is one that is not known now.
+        // A key that did not arrive in time counts as not known now.
         let keys = keys.unwrap_or_default();
         compute(is_quick, move || verify_with(&message, candidates, chain, &keys)).await
     }
@@ -103,7 +104,7 @@ impl fmt::Debug for Authenticator {
     }
 }
 
-/// Reads signatures and chain. None of a message whose header is too long.
+/// Parses signatures and chain. `None` if the header of the message is too long.
 fn read(raw: Bytes, now: u64) -> Option<(Message, Vec<Candidate>, Chain)> {
     let message = Message::parse(raw)?;
     let mut hashes = BodyHashes::default();
@@ -118,14 +119,14 @@ fn verify_with(message: &Message, candidates: Vec<Candidate>, chain: Chain, keys
     (signatures, arc, domain)
 }
 
-/// Computes at once what is quick, and the rest where it holds nothing up.
+/// Computes at once what is quick, and the rest on a thread where it blocks nothing.
 async fn compute<T: Send + 'static>(is_quick: bool, work: impl FnOnce() -> T + Send + 'static) -> T {
     if is_quick {
         return work();
     }
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        // The runtime ends only when the server does; a panic is passed on.
+        // The runtime ends only with the process; a panic is passed on.
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => std::future::pending().await,

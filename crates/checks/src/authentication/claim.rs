@@ -1,8 +1,8 @@
 use super::names;
 
-/// Whether an `Authentication-Results` field with this value claims to be of this server (RFC 8601 §5). The server's name may be
-/// preceded by comments, be in quotes and in any case, and be followed by a version. A value that can be read in two ways claims it
-/// when one of them does.
+/// Whether an `Authentication-Results` field with this value claims to be from this server (RFC 8601 §5). The server's name may
+/// be preceded by comments, be in quotes and in any case, and be followed by a version. A value that can be parsed in two ways
+/// claims it if one of them does.
 pub fn claims_to_be_ours(hostname: &str, value: &[u8]) -> bool {
     let words = words(value);
     let whole = words.concat();

@@ -1,4 +1,4 @@
-//! A message as its signatures see it.
+//! A message in the form in which signatures cover it.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use memchr::memchr;
 use restante_mail_wire::canonical::{Canonical, without_signature};
 
-/// A longer header is not canonicalized: each signature would take its time.
+/// A longer header is not canonicalized: each signature would take time for it.
 pub(super) const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// A field of the header: all its lines, with the last line break.
 #[derive(Clone, Debug)]
 struct FieldLines {
     lines: Range<usize>,
-    /// Where its colon is.
+    /// The offset of its colon.
     colon: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Message {
 /// A header field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field<'m> {
-    /// As written, with white space before the colon.
+    /// As written, including white space before the colon.
     name: &'m [u8],
     /// The bytes after the colon, without the last line break.
     pub(super) value: &'m [u8],
@@ -45,7 +45,7 @@ pub(super) struct BodyHash {
 }
 
 impl Message {
-    /// Splits the header. None when it is too long to be looked at.
+    /// Splits the header. `None` if it is too long.
     pub(super) fn parse(raw: Bytes) -> Option<Self> {
         let mut message = Self { raw, fields: Vec::new(), by_name: HashMap::new(), body: 0 };
         let raw = message.raw.clone();
@@ -76,7 +76,7 @@ impl Message {
             return;
         }
         let Some(colon) = memchr(b':', text) else {
-            return; // no field: the line that an mbox puts before a message
+            return; // not a field, such as the line that an mbox puts before a message
         };
         let name = text.get(..colon).unwrap_or_default().trim_ascii_end().to_ascii_lowercase();
         let number = self.fields.len();
@@ -106,14 +106,14 @@ impl Message {
         self.raw.get(self.body..).unwrap_or_default()
     }
 
-    /// What a signature of these names signs (RFC 6376 §3.7): the fields, of equal names the last first, and the signature's own one with an empty `b=`,
-    /// which no line break follows.
+    /// The data that a signature of these names covers (RFC 6376 §3.7): the fields, of equal names the last first, and the
+    /// signature's own field with an empty `b=` and without its line break.
     pub(super) fn signed_data(&self, names: &[String], own: Field<'_>, form: Canonical) -> Vec<u8> {
         let mut data = Vec::with_capacity(1_024);
         let mut taken: HashMap<&str, usize> = HashMap::new();
         for name in names {
             let before = taken.entry(name).or_insert(0);
-            // A name without a field left stands for no bytes (RFC 6376 §5.4).
+            // A name for which no field is left adds no bytes (RFC 6376 §5.4).
             if let Some(field) = self.all(name).rev().nth(*before) {
                 field.append(form, &mut data);
                 data.extend_from_slice(b"\r\n");

@@ -1,7 +1,8 @@
-//! Whose domain answers for a message: SPF (RFC 7208), DKIM (RFC 6376), ARC (RFC 8617) and DMARC (RFC 7489).
+//! Which domains authenticate a message: SPF (RFC 7208), DKIM (RFC 6376), ARC (RFC 8617) and DMARC (RFC 7489).
 //!
-//! All names are looked up through [`restante_net::dns::Resolver`], which says for certain that something is not there, or that nothing is known now. A name server that is
-//! slow, away or lies makes an outcome `TempError`, never one by which a message is refused.
+//! All names are looked up through [`restante_net::dns::Resolver`], which distinguishes between a name that certainly does not
+//! exist and one that is not known now. A name server that is slow, unreachable or lying makes an outcome `TempError`, never one
+//! by which a message is refused.
 
 mod arc;
 mod authenticator;
@@ -16,18 +17,18 @@ mod tags;
 
 pub use self::{authenticator::Authenticator, claim::claims_to_be_ours, results::results_field};
 
-/// The outcome of a check, with the words of RFC 8601 §2.7.
+/// The outcome of a check, with the terms of RFC 8601 §2.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The domain did not say anything.
+    /// The domain publishes nothing about this.
     None,
-    /// The domain answers for the message.
+    /// The domain authenticates the message.
     Pass,
-    /// The domain says that it does not.
+    /// The domain states that the message is not from it.
     Fail,
-    /// The domain says that it probably does not.
+    /// The domain states that the message is probably not from it.
     SoftFail,
-    /// The domain says nothing about it, or what it says can't be used.
+    /// The domain makes no statement about it, or one that can't be used.
     Neutral,
     /// Not known now.
     TempError,
@@ -35,7 +36,7 @@ pub enum Outcome {
     PermError,
 }
 
-/// What the owner of a domain asks for when DMARC fails.
+/// What the owner of a domain requests for mail that fails DMARC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DmarcPolicy {
     /// Nothing.
@@ -49,24 +50,24 @@ pub enum DmarcPolicy {
 /// A DKIM signature of a message and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DkimSignature {
-    /// `d=`, empty when it can't be read.
+    /// `d=`, empty if it can't be parsed.
     pub domain: String,
-    /// `s=`, empty when it can't be read.
+    /// `s=`, empty if it can't be parsed.
     pub selector: String,
-    /// The beginning of `b=`, which tells signatures of one domain and selector apart (RFC 6008).
+    /// The beginning of `b=`, which distinguishes signatures of one domain and selector (RFC 6008).
     pub signature: String,
-    /// Whether it holds. `Neutral` when it can't be verified, or holds for a part of the body alone.
+    /// Whether it is valid. `Neutral` if it can't be verified, or covers only a part of the body.
     pub outcome: Outcome,
 }
 
-/// What was found of the sender of a message.
+/// The results about the sender of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authentication {
-    /// SPF of the envelope sender, or of the name of the client for `<>`.
+    /// SPF of the envelope sender, or of the client's greeting for `<>`.
     pub spf: Outcome,
-    /// The domain that SPF was asked for.
+    /// The domain that SPF checked.
     pub spf_domain: String,
-    /// Each signature that was looked at.
+    /// Each signature that was examined.
     pub dkim: Vec<DkimSignature>,
     /// The chain of ARC.
     pub arc: Outcome,
@@ -74,13 +75,13 @@ pub struct Authentication {
     pub arc_domain: Option<String>,
     /// DMARC.
     pub dmarc: Outcome,
-    /// Whether SPF passed for a domain that belongs to that of `From`.
+    /// Whether SPF passed for a domain that is aligned with that of `From`.
     pub is_spf_aligned: bool,
-    /// Whether a signature of such a domain holds.
+    /// Whether a signature of such a domain is valid.
     pub is_dkim_aligned: bool,
-    /// What the domain asks for when DMARC fails, with `pct` (RFC 7489 §6.3) applied.
+    /// What the domain requests for mail that fails DMARC, with `pct` (RFC 7489 §6.3) applied.
     pub policy: DmarcPolicy,
-    /// The domain in the `From` field; none when there is not exactly one such field with one domain.
+    /// The domain in the `From` field; `None` unless there is exactly one such field with one domain.
     pub from: Option<String>,
     /// How many `From` fields the message has.
     pub from_fields: usize,
@@ -91,7 +92,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Of a message that was not looked at.
+    /// The results for a message that was not examined.
     pub const UNKNOWN: Self = Self {
         spf: Outcome::None,
         spf_domain: String::new(),
@@ -110,7 +111,7 @@ impl Authentication {
 }
 
 impl Outcome {
-    /// Its word in `Authentication-Results`, and a label of metrics.
+    /// The keyword in `Authentication-Results`, and a label of metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -125,7 +126,7 @@ impl Outcome {
 }
 
 impl DmarcPolicy {
-    /// Its word in records and reports.
+    /// The keyword in records and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

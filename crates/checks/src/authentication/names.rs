@@ -1,9 +1,10 @@
 //! Names of domains as they are looked up and compared.
 
-/// The longest name (RFC 1035 §2.3.4), without a dot at its end.
+/// The longest name (RFC 1035 §2.3.4), without a trailing dot.
 pub(super) const NAME_BYTES_MAX: usize = 253;
 
-/// A domain as the DNS has it: in lower case, internationalized labels as A-labels (RFC 5890), without a dot at its end. None when no zone can have it.
+/// A domain as the DNS has it: in lower case, internationalized labels as A-labels (RFC 5890), without a trailing dot. `None` if
+/// no zone can have it.
 pub(super) fn ascii(domain: &str) -> Option<String> {
     let domain = domain.strip_suffix('.').unwrap_or(domain);
     if domain.len() > 4 * NAME_BYTES_MAX {
@@ -27,12 +28,12 @@ pub(super) fn is_domain(name: &str) -> bool {
     name.contains('.') && is_name(name) && name.bytes().all(is_plain)
 }
 
-/// Whether a name is another one or lies below it.
+/// Whether a name is equal to another one or below it.
 pub(super) fn is_within(name: &str, ancestor: &str) -> bool {
     name.strip_suffix(ancestor).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// The domain of an address, as [`ascii`] has it.
+/// The domain of an address, normalized by [`ascii`].
 pub(super) fn domain_of(address: &str) -> Option<String> {
     let (_, domain) = address.rsplit_once('@')?;
     ascii(domain).filter(|domain| is_domain(domain))

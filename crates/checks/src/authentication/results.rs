@@ -4,8 +4,8 @@ use crate::{Envelope, Reverse};
 /// The longest value that is written.
 const VALUE_BYTES_MAX: usize = 255;
 
-/// The `Authentication-Results` field of a message (RFC 8601), ended by CRLF, for the server of this name. What comes from outside is quoted, and of
-/// printable ASCII.
+/// The `Authentication-Results` field of a message (RFC 8601), ended by CRLF, for the server with this name. Values from outside
+/// are quoted, and are printable ASCII.
 pub fn results_field(hostname: &str, envelope: Envelope<'_>, found: &Authentication) -> String {
     let mut field = format!("Authentication-Results: {}", value(hostname));
     // RFC 8601 §2.2: each result on a line of its own.

@@ -1,6 +1,6 @@
 //! Lists of tags (RFC 6376 §3.2): those of signatures, key records and policies.
 
-/// Tags of a list that are read.
+/// The most tags of a list.
 const TAGS_MAX: usize = 100;
 
 /// A list of tags, in order.
@@ -8,7 +8,7 @@ const TAGS_MAX: usize = 100;
 pub(super) struct Tags<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> Tags<'t> {
-    /// Reads a list. None when it breaks the syntax, or a tag is repeated.
+    /// Parses a list. `None` if the syntax is wrong, or a tag is repeated.
     pub(super) fn parse(text: &'t str) -> Option<Self> {
         let is_space = |character: char| matches!(character, ' ' | '\t' | '\r' | '\n');
         let mut tags: Vec<(&str, &str)> = Vec::new();
@@ -32,7 +32,7 @@ impl<'t> Tags<'t> {
         Some(Self(tags))
     }
 
-    /// The value of a tag. Names of tags are compared with their case.
+    /// The value of a tag. Names of tags are case-sensitive.
     pub(super) fn get(&self, name: &str) -> Option<&'t str> {
         self.0.iter().find(|(tag, _)| *tag == name).map(|(_, value)| *value)
     }
@@ -42,7 +42,7 @@ impl<'t> Tags<'t> {
         self.0.first().copied()
     }
 
-    /// A number of 18 digits at most; none when the tag is missing, an error when it has no number.
+    /// A number of at most 18 digits; `None` if the tag is missing, an error if it is not a number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ()> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -52,12 +52,12 @@ impl<'t> Tags<'t> {
     }
 }
 
-/// The items of a list with colons, without white space around them.
+/// The items of a colon-separated list, without white space around them.
 pub(super) fn items(value: &str) -> impl Iterator<Item = &str> {
     value.split(':').map(str::trim_ascii)
 }
 
-/// Bytes in base64, with white space anywhere.
+/// Decodes base64, with white space anywhere.
 pub(super) fn base64(value: &str) -> Option<Vec<u8>> {
     let plain: Vec<u8> = value.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     base64_simd::forgiving_decode_to_vec(&plain).ok()

@@ -34,7 +34,7 @@ impl ClientChecking for SlowClient {
     }
 }
 
-/// What a filter does when it is asked.
+/// How a filter responds.
 #[derive(Clone, Copy)]
 enum TestFilter {
     Slow(Duration),

@@ -1,4 +1,4 @@
-//! The checks before a message: who connects, how it introduces itself, and whether it tries again.
+//! The checks before a message: the client's address, its greeting, and whether it tries again.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{ClientFacts, ClientLookups, Greylist, Reverse, lookups::is_host_name};
 use crate::{Action, ChecksConfig, ClientChecking, Peer, Refused};
 
-/// Looks at clients by the settings. What is done with mail that a check does not refuse is decided with the message.
+/// Checks clients according to the settings. The action for mail that these checks do not refuse is decided with the message.
 pub struct ClientChecks {
     lookups: ClientLookups,
     greylist: Option<Arc<Greylist>>,
@@ -16,12 +16,12 @@ pub struct ClientChecks {
 }
 
 impl ClientChecks {
-    /// Checks with these settings; without a greylist nobody has to wait.
+    /// Checks with these settings; without a greylist no client has to wait.
     pub fn new(lookups: ClientLookups, greylist: Option<Arc<Greylist>>, config: &ChecksConfig) -> Self {
         Self { lookups, greylist, reverse: config.reverse, hello: config.hello }
     }
 
-    /// RFC 5321 §4.1.1.1: a client gives its name in the DNS, or its address in brackets.
+    /// RFC 5321 §4.1.1.1: a client sends its name in the DNS, or its address in brackets.
     async fn is_good_hello(&self, name: &str) -> bool {
         if is_address_literal(name) {
             return true;

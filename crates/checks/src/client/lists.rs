@@ -1,4 +1,4 @@
-//! Lists in the DNS of addresses (RFC 5782).
+//! DNS lists of addresses (RFC 5782).
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -16,31 +16,31 @@ use tracing::warn;
 
 use super::{BlockList, Listing};
 
-/// How long a list that works is believed to work.
+/// How long a list that works is assumed to work.
 const GOOD_FOR: Duration = Duration::from_secs(3_600);
-/// How long a list that does not is left alone.
+/// How long a list that does not work is not queried.
 const BAD_FOR: Duration = Duration::from_secs(300);
-/// Bytes of what a list says about an address.
+/// The most bytes of a list's text about an address.
 const TEXT_BYTES_MAX: usize = 200;
 
-/// A list, and whether it is to be believed.
+/// A list, and whether it can be trusted.
 pub(super) struct CheckedList {
     list: BlockList,
-    /// Without the dot at its end.
+    /// Without a trailing dot.
     zone: String,
     v4: Mutex<Option<Health>>,
     v6: Mutex<Option<Health>>,
     complaints: LogThrottle,
 }
 
-/// What the last look at a list has shown.
+/// The result of the last check of a list.
 #[derive(Clone, Copy, Debug)]
 struct Health {
     until: Instant,
     is_good: bool,
 }
 
-/// What a list says about an address.
+/// A list's answer about an address.
 enum Listed {
     Yes,
     No,
@@ -53,7 +53,7 @@ impl CheckedList {
         Self { list, zone, v4: Mutex::default(), v6: Mutex::default(), complaints: LogThrottle::default() }
     }
 
-    /// What the list says about a client; nothing when it can't be believed or does not answer.
+    /// The list's entry about a client; `None` if the list can't be trusted or does not answer.
     pub(super) async fn listing(&self, resolver: &Arc<dyn Resolver>, address: IpAddr) -> Option<Listing> {
         let name = format!("{}.{}", reversed(address), self.zone);
         let (listed, is_good) =
@@ -66,8 +66,9 @@ impl CheckedList {
         Some(Listing { zone: self.zone.clone(), action: self.list.action, text })
     }
 
-    /// Whether the list has an entry of this name. Only answers in 127.0.0.0/8 say so (RFC 5782 §2.1): others come from resolvers that lie, and from zones
-    /// that are for sale. Lists say in 127.255.255.0/24 that they don't answer this server.
+    /// Whether the list has an entry for this name. Only answers in 127.0.0.0/8 are entries (RFC 5782 §2.1): others come from
+    /// resolvers that lie, and from zones that are for sale. Answers in 127.255.255.0/24 mean that the list refuses this server's
+    /// queries.
     async fn listed(&self, resolver: &Arc<dyn Resolver>, name: &str) -> Listed {
         let addresses = match resolver.ipv4_addresses(name).await {
             Answer::Found(addresses) => addresses,
@@ -89,8 +90,8 @@ impl CheckedList {
         listed
     }
 
-    /// Whether the list works: it has an entry for 127.0.0.2 and none for 127.0.0.1, or the same as addresses of IPv6 (RFC 5782 §5). A list that was given
-    /// up has neither, or both when its zone answers everything.
+    /// Whether the list works: it has an entry for 127.0.0.2 and none for 127.0.0.1, or for the IPv6 forms of these addresses
+    /// (RFC 5782 §5). An abandoned list has neither, or both if its zone answers everything.
     async fn is_good(&self, resolver: &Arc<dyn Resolver>, is_v4: bool) -> bool {
         let health = if is_v4 { &self.v4 } else { &self.v6 };
         let known = *health.lock();
@@ -108,7 +109,7 @@ impl CheckedList {
         let (has, has_not) = tokio::join!(self.listed(resolver, &has), self.listed(resolver, &has_not));
         let is_good = match (has, has_not) {
             (Listed::Yes, Listed::No) => true,
-            // Not known: the next client asks again.
+            // Not known: the next client causes another check.
             (Listed::Unknown, Listed::No | Listed::Unknown) | (Listed::Yes, Listed::Unknown) => return false,
             (Listed::No, _) | (_, Listed::Yes) => false,
         };
@@ -127,12 +128,12 @@ impl CheckedList {
     }
 }
 
-/// Whether an answer is an error of the list, as lists do for resolvers that ask too much.
+/// Whether an answer is an error of the list, such as lists return to resolvers that query too much.
 fn is_error(answer: Ipv4Addr) -> bool {
     matches!(answer.octets(), [127, 255, 255, _])
 }
 
-/// A text as a reply can have it: printable ASCII, cut.
+/// A text as it can be used in a reply: printable ASCII, truncated.
 fn printable(text: &str) -> String {
     let text = text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' });
     text.take(TEXT_BYTES_MAX).collect::<String>().trim().to_owned()

@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use super::{BlockList, ClientFacts, Reverse, lists::CheckedList};
 
-/// Names of an address that are looked at.
+/// The most names of an address that are checked.
 const NAMES_MAX: usize = 5;
 
-/// Looks clients up in the DNS: all at once, in bounded time. What it learns stays in the memory of the resolver.
+/// Looks clients up in the DNS: all queries at once, in bounded time. The resolver caches the answers.
 pub struct ClientLookups {
     resolver: Arc<dyn Resolver>,
     lists: Vec<CheckedList>,
@@ -19,13 +19,13 @@ pub struct ClientLookups {
 }
 
 impl ClientLookups {
-    /// Asks this resolver and these lists, and waits no longer than this.
+    /// Queries this resolver and these lists, for at most `timeout`.
     pub fn new(resolver: Arc<dyn Resolver>, lists: &[BlockList], timeout: Duration) -> Self {
         let lists = lists.iter().cloned().map(CheckedList::new).collect();
         Self { resolver, lists, timeout }
     }
 
-    /// What is known of a client in time. A list that does not answer in time lists nothing.
+    /// What is found about a client in time. A list that does not answer in time lists nothing.
     pub async fn look_up(&self, address: IpAddr) -> ClientFacts {
         let address = address.to_canonical();
         let reverse = async {
@@ -41,7 +41,7 @@ impl ClientLookups {
         ClientFacts { reverse, listings: listings.into_iter().flatten().collect() }
     }
 
-    /// Whether a name is in the DNS: it has addresses or takes mail. `None` when that is not known in time.
+    /// Whether a name exists in the DNS: it has addresses or accepts mail. `None` if that is not known in time.
     pub async fn has_name(&self, name: &str) -> Option<bool> {
         let exists = async {
             match self.resolver.addresses(name).await {
@@ -59,14 +59,14 @@ impl ClientLookups {
         timeout(self.timeout, exists).await.ok().flatten()
     }
 
-    /// The name of an address that leads back to it (RFC 8601 §3, `iprev`).
+    /// The name of an address that resolves back to it (RFC 8601 §3, `iprev`).
     async fn reverse(&self, address: IpAddr) -> Reverse {
         let names = match self.resolver.ptr(address).await {
             Answer::Found(names) => names,
             Answer::NoSuchName | Answer::NoRecords => return Reverse::None,
             Answer::Temporary(_) => return Reverse::Unknown,
         };
-        // Names that no host can have don't lead back either, and must not stand in a Received field.
+        // Names that no host can have don't resolve back either, and must not appear in a Received field.
         let names: Vec<String> =
             names.into_iter().filter(|name| is_host_name(name)).take(NAMES_MAX).collect();
         let addresses = join_all(names.iter().map(|name| self.resolver.addresses(name))).await;
@@ -88,7 +88,7 @@ impl ClientLookups {
     }
 }
 
-/// Whether a host can have this name (RFC 1123 §2.1). Underscores are let pass, as some have them.
+/// Whether a host can have this name (RFC 1123 §2.1). Underscores are accepted, as some hosts have them.
 pub(super) fn is_host_name(name: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()
@@ -98,7 +98,7 @@ pub(super) fn is_host_name(name: &str) -> bool {
     name.len() <= 253 && name.contains('.') && name.split('.').all(is_label)
 }
 
-/// Whether lists can have an address: those of private networks are nobody's business.
+/// Whether an address can be on lists. Those of private networks are not sent to list operators.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

@@ -1,4 +1,4 @@
-//! What is known of a client by its address: its name in the DNS, block lists, and whether it has sent before.
+//! What is known of a client from its address: its name in the DNS, block lists, and whether it has sent before.
 
 mod checks;
 mod greylist;
@@ -18,9 +18,9 @@ use crate::Action;
 /// The name of an address in the DNS (RFC 8601 §2.7.3, `iprev`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reverse {
-    /// A name that leads back to the address.
+    /// A name that resolves back to the address.
     Confirmed(String),
-    /// A name that does not lead back.
+    /// A name that does not resolve back.
     Unconfirmed(String),
     /// No name.
     None,
@@ -33,9 +33,9 @@ pub enum Reverse {
 pub struct Listing {
     /// The zone of the list.
     pub zone: String,
-    /// What is done with mail from there.
+    /// The action for mail from this address.
     pub action: Action,
-    /// What the list says about it in its TXT record, printable ASCII, 200 bytes at most.
+    /// The list's TXT record for it, at most 200 bytes of printable ASCII.
     pub text: Option<String>,
 }
 
@@ -49,31 +49,31 @@ pub struct ClientFacts {
 }
 
 impl ClientFacts {
-    /// Of a client that was not looked up.
+    /// The facts about a client that was not looked up.
     pub const UNKNOWN: Self = Self { reverse: Reverse::Unknown, listings: Vec::new() };
 }
 
-/// A list in the DNS of addresses (RFC 5782).
+/// A DNS list of addresses (RFC 5782).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockList {
     /// Its zone, as `zen.example.org`.
     pub zone: String,
-    /// What is done with mail from addresses on it.
+    /// The action for mail from addresses on it.
     pub action: Action,
 }
 
-/// Greylisting: a first message from an unknown client is refused for now, and taken when it is sent again.
+/// Greylisting: a first message from an unknown client is refused temporarily, and accepted when it is sent again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GreylistConfig {
-    /// Whether it is done.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// After how long a message is taken that was refused.
+    /// After how long a message that was refused is accepted.
     pub delay_seconds: NonZeroU64,
-    /// How long a client that has sent again need not wait any more.
+    /// For how long a client that has sent again doesn't have to wait any more.
     pub remembered_seconds: NonZeroU64,
-    /// Clients that are remembered, and first attempts of others: so many of each. The oldest are forgotten.
+    /// The most clients that are remembered, and the most first attempts of others. The oldest are forgotten.
     pub entries_max: NonZero<usize>,
 }
 

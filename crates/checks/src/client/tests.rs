@@ -32,7 +32,7 @@ fn temporary<T>() -> Answer<T> {
     Answer::Temporary("no server answers".to_owned())
 }
 
-/// A list that works and has an entry of [`CLIENT`].
+/// Adds a list that works and has an entry for [`CLIENT`].
 fn add_list(resolver: &FixedResolver, zone: &str, answer: &str) {
     resolver.set_addresses(&format!("2.0.0.127.{zone}"), found(&["127.0.0.2"]));
     resolver.set_addresses(&format!("1.2.0.192.{zone}"), found(&[answer]));
@@ -88,7 +88,7 @@ async fn chk10_addresses_of_ipv6_are_looked_up_by_nibbles() {
     let of = |address: &str| format!("{}.list.example", restante_net::dns::reversed(ip(address)));
     resolver.set_addresses(&of("2001:db8::1"), found(&["127.0.0.2"]));
     assert!(zones_of(&resolver, &["list.example"], "2001:db8::1").await.is_empty(), "no test entry yet");
-    // RFC 5782 §5: the test entry of a list of IPv6.
+    // RFC 5782 §5: the test entry of a list of IPv6 addresses.
     let test = restante_net::dns::reversed(IpAddr::V6("::ffff:7f00:2".parse().unwrap()));
     resolver.set_addresses(&format!("{test}.list.example"), found(&["127.0.0.2"]));
     assert_eq!(zones_of(&resolver, &["list.example"], "2001:db8::1").await, ["list.example"]);
@@ -113,13 +113,13 @@ async fn chk10_dead_and_wildcarding_lists_block_nobody() {
     // Its domain was sold: everything is listed.
     add_list(&resolver, "wildcard.example", "127.0.0.2");
     resolver.set_addresses("1.0.0.127.wildcard.example", found(&["127.0.0.2"]));
-    // It was given up, and left an entry behind.
+    // It was abandoned, and left an entry behind.
     resolver.set_addresses("1.2.0.192.dead.example", found(&["127.0.0.2"]));
     // It does not answer.
     for name in ["1.2.0.192", "2.0.0.127", "1.0.0.127"] {
         resolver.set_addresses(&format!("{name}.away.example"), temporary());
     }
-    // It answers, but not what shows whether it works.
+    // It answers, but not the queries that show whether it works.
     resolver.set_addresses("1.2.0.192.half.example", found(&["127.0.0.2"]));
     resolver.set_addresses("2.0.0.127.half.example", temporary());
     add_list(&resolver, "good.example", "127.0.0.3");
@@ -152,7 +152,7 @@ async fn chk10_private_addresses_are_not_shown_to_lists() {
     assert!(zones_of(&resolver, &["list.example"], "10.0.0.1").await.is_empty());
 }
 
-/// A resolver that never answers, and counts what waits.
+/// A resolver that never answers, and counts waiting queries.
 #[derive(Default)]
 struct Silent {
     asked: AtomicUsize,

@@ -1,4 +1,4 @@
-//! A small client of HTTP/1.1 for one server, with connections that are kept.
+//! A small HTTP/1.1 client for one server, with reused connections.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,24 +19,24 @@ use tracing::debug;
 
 use super::url::FilterUrl;
 
-/// Requests at once, and connections: further requests wait. rspamd works on about as many messages as it has processors.
+/// The most requests, and connections, at a time: further requests wait. rspamd works on about as many messages as it has processors.
 const CONNECTIONS_MAX: usize = 32;
-/// Addresses of the server that are tried.
+/// How many addresses of the server are tried.
 const ADDRESSES_MAX: usize = 4;
-/// The longest answer. One of rspamd has some kilobytes, more when a message has many links.
+/// The longest answer. One of rspamd has a few kilobytes, more if a message has many links.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What the server answered.
+/// The server's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
 }
 
-/// Requests to one server. It has no time-out: the one who calls stops waiting.
+/// Sends requests to one server. It has no time-out: the caller stops waiting.
 pub(super) struct HttpClient {
     url: FilterUrl,
-    /// Connections without a request.
+    /// Idle connections.
     kept: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     permits: Semaphore,
 }
@@ -46,7 +46,7 @@ impl HttpClient {
         Self { url, kept: Mutex::default(), permits: Semaphore::new(CONNECTIONS_MAX) }
     }
 
-    /// Sends a request, a second time when the server has closed the connection that was kept: so only what may be repeated.
+    /// Sends a request, a second time if the server has closed the reused connection: so only for requests that may be repeated.
     pub(super) async fn post(&self, path: &str, headers: &HeaderMap, body: Bytes) -> Result<Answer, Error> {
         let permit = self.permits.acquire().await;
         let _permit = permit.map_err(|_| Error::internal("the client of the filter is closed"))?;
@@ -102,7 +102,7 @@ impl HttpClient {
         let found = lookup_host((self.url.host.as_str(), self.url.port)).await;
         let found = found.map_err(|error| self.unavailable(&error))?;
         let mut last = format!("{} has no address of a private network", self.url.host);
-        // Mail is not sent unencrypted to the internet.
+        // Mail is not sent unencrypted over the internet.
         for address in found.filter(|address| !is_public(address.ip())).take(ADDRESSES_MAX) {
             match TcpStream::connect(address).await {
                 Ok(stream) => return self.handshake(stream).await,

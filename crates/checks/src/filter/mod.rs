@@ -1,4 +1,4 @@
-//! A filter of content that operators run: rspamd, over HTTP.
+//! A content filter that operators run: rspamd, over HTTP.
 
 mod http;
 mod reply;
@@ -23,33 +23,34 @@ pub use self::rspamd::Rspamd;
 use self::url::FilterUrl;
 use crate::Envelope;
 
-/// What a filter advises.
+/// The action that a filter recommends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterAction {
     /// Nothing.
     None,
-    /// Refuse it for now.
+    /// Refuse it temporarily.
     TryLater,
     /// Put it into Junk.
     Junk,
-    /// Keep it for the operator.
+    /// Hold it for the operator.
     Quarantine,
     /// Refuse it.
     Refuse,
 }
 
-/// What a filter said of a message.
+/// A filter's verdict on a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilterVerdict {
-    /// Its advice.
+    /// The recommended action.
     pub action: FilterAction,
     /// Its score.
     pub score: f64,
-    /// The score from which on it refuses, where it says so.
+    /// The score from which on it refuses, if it says so.
     pub required: Option<f64>,
-    /// Its names of what it found, what weighs most first: 20 at most, each of at most 64 bytes of letters, digits, `_`, `-` and `.`.
+    /// The names of the symbols it found, the highest weight first: at most 20, each of at most 64 bytes of letters, digits, `_`,
+    /// `-` and `.`.
     pub symbols: Vec<String>,
-    /// What the client is to hear, where it says so: printable ASCII in one line of 200 bytes at most.
+    /// The text for the client, if there is one: printable ASCII in one line of at most 200 bytes.
     pub text: Option<String>,
 }
 
@@ -62,41 +63,42 @@ pub enum Lesson {
     NotJunk,
 }
 
-/// Judges what a message says.
+/// Judges the content of messages.
 #[async_trait]
 pub trait Filter: Send + Sync + 'static {
-    /// Whether a message of so many bytes is shown to it.
+    /// Whether a message of this length is sent to it.
     fn takes(&self, bytes: u64) -> bool;
 
     /// Judges a message.
     ///
     /// # Errors
-    /// `Unavailable` when the filter is away, slow or answers in a way that can't be understood: the message is taken as if there was no filter.
+    /// `Unavailable` if the filter is unreachable, slow or its answer can't be parsed: the message is treated as if there was no filter.
     async fn judge(&self, envelope: Envelope<'_>, raw: Bytes) -> Result<FilterVerdict, Error>;
 
     /// Learns from a decision of a user. Learning the same again changes nothing.
     ///
     /// # Errors
-    /// `Unavailable` when it is to be tried again; `Invalid` when the filter never learns this message; `Internal` when it fails on this message, which may
-    /// be the message's fault.
+    /// `Unavailable` if the caller should try again; `Invalid` if the filter will never learn this message; `Internal` if it fails on this
+    /// message, which may be the message's fault.
     async fn learn(&self, lesson: Lesson, raw: Bytes) -> Result<(), Error>;
 }
 
-/// The filter of content.
+/// The settings of the content filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilterConfig {
     /// The address of rspamd's normal worker, as `http://127.0.0.1:11333`; empty for no filter.
     pub url: String,
-    /// The address of its controller, which learns what users move into and out of Junk, as `http://127.0.0.1:11334`; empty for not learning.
+    /// The address of its controller, which learns what users move into and out of Junk, as `http://127.0.0.1:11334`; empty to
+    /// disable learning.
     pub learn_url: String,
     /// A file with the password of the controller; empty for none.
     pub password_file: PathBuf,
-    /// The most messages of an account that it learns in an hour; further ones are left out.
+    /// The most messages of an account that it learns in an hour; further ones are skipped.
     pub learned_per_hour_max: NonZeroU32,
-    /// How long it may take for a message.
+    /// How long it may take per message.
     pub timeout_ms: NonZeroU64,
-    /// Longer messages are not shown to it.
+    /// Longer messages are not sent to it.
     pub message_bytes_max: NonZeroU64,
 }
 
@@ -114,7 +116,7 @@ impl Default for FilterConfig {
 }
 
 impl FilterConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// What is wrong with these settings, if anything: the setting, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         for (name, url) in [("filter.url", &self.url), ("filter.learn_url", &self.learn_url)] {
             if let Err(why) = FilterUrl::parse_if_any(url) {

@@ -1,4 +1,4 @@
-//! What rspamd answers (<https://rspamd.com/doc/developers/protocol.html>).
+//! The answers of rspamd (<https://rspamd.com/doc/developers/protocol.html>).
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{FilterAction, FilterVerdict};
 use crate::text::printable;
 
-/// Names of what was found.
+/// The most names of symbols.
 const SYMBOLS_MAX: usize = 20;
 const SYMBOL_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 200;
@@ -21,15 +21,15 @@ struct Reply {
     required_score: Option<f64>,
     #[serde(default)]
     symbols: Map<String, Value>,
-    /// An object; older versions write lists.
+    /// An object; older versions return lists.
     #[serde(default)]
     messages: Value,
 }
 
-/// Reads an answer to `/checkv2`.
+/// Parses an answer to `/checkv2`.
 ///
 /// # Errors
-/// `Unavailable` when it can't be understood.
+/// `Unavailable` if it can't be parsed.
 pub(super) fn read(body: &[u8]) -> Result<FilterVerdict, Error> {
     let reply: Reply = serde_json::from_slice(body)
         .map_err(|error| Error::unavailable(format!("the filter's answer can't be understood: {error}")))?;
@@ -48,20 +48,20 @@ pub(super) fn read(body: &[u8]) -> Result<FilterVerdict, Error> {
     })
 }
 
-/// rspamd's names of actions. `greylist` is no advice for this server: where rspamd greylists by itself, it answers `soft reject`.
+/// rspamd's names of actions. This server ignores `greylist`: where rspamd does the greylisting, it answers `soft reject`.
 fn action(name: &str) -> Option<FilterAction> {
     Some(match name {
         "no action" | "greylist" => FilterAction::None,
         "soft reject" => FilterAction::TryLater,
         "add header" | "rewrite subject" => FilterAction::Junk,
         "quarantine" => FilterAction::Quarantine,
-        // Nothing is dropped here without a reply.
+        // Nothing is discarded here without a reply.
         "reject" | "discard" => FilterAction::Refuse,
         _ => return None,
     })
 }
 
-/// The names of symbols, those that weigh most first. One whose name has other characters than names have is left out.
+/// The names of symbols, the highest weight first. Names with unexpected characters are left out.
 fn heaviest(symbols: &Map<String, Value>) -> Vec<String> {
     let is_name = |name: &str| {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);

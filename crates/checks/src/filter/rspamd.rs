@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{Envelope, Reverse, text::printable};
 
-/// Recipients of a message that are named to it.
+/// The most recipients of a message that are sent to it.
 const RECIPIENTS_MAX: usize = 100;
 /// The longest password.
 const PASSWORD_BYTES_MAX: usize = 1_024;
-/// What is shown of its text when it does not learn.
+/// How much of its text is logged if it does not learn.
 const SAID_BYTES_MAX: usize = 200;
 
 const IP: HeaderName = HeaderName::from_static("ip");
@@ -41,10 +41,11 @@ pub struct Rspamd {
 }
 
 impl Rspamd {
-    /// The filter of these settings; `None` when they name none. Nothing is asked yet. Its methods must be called in a tokio runtime.
+    /// The filter of these settings; `None` if they configure none. Nothing is sent yet. Its methods must be called in a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// `Invalid` when the settings are wrong; what the file of the password can't be read for.
+    /// `Invalid` if the settings are wrong; the errors of reading the password file.
     pub fn open(config: FilterConfig) -> Result<Option<Self>, Error> {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("checks.{setting}: {advice}")));
@@ -113,27 +114,27 @@ impl Filter for Rspamd {
     }
 }
 
-/// What an answer of the controller means.
+/// The meaning of an answer of the controller.
 fn learned(answer: &Answer) -> Result<(), Error> {
     let said = printable(&String::from_utf8_lossy(&answer.body), SAID_BYTES_MAX);
     let status = answer.status.as_u16();
     let why = format!("the filter answers {status} to what it is to learn: {said}");
     match status {
         200 => Ok(()),
-        // It has learned this message so already: 3.4 says so by 404 and this text.
+        // It has already learned this message like this: version 3.4 reports that by 404 and this text.
         208 => Ok(()),
         404 if said.contains("already learned") => Ok(()),
-        // The worker that judges has no such command: the address is wrong.
+        // The worker that judges does not know this command: the address is wrong.
         500 if said.contains("invalid command") => Err(Error::unavailable(why)),
-        // A wrong password or address, or too much of it now: the operator or time mends that.
+        // A wrong password or address, or too many requests now: the operator fixes this, or it passes.
         401 | 403 | 404 | 405 | 408 | 429 | 502..=504 => Err(Error::unavailable(why)),
-        // 204: too short, or its own rules say that it is not learned.
+        // 204: too short, or its own rules forbid learning it.
         204 | 400..=499 => Err(Error::invalid(why)),
         _ => Err(Error::internal(why)),
     }
 }
 
-/// What rspamd hears of the envelope. A value that can't stand in a header is left out.
+/// The envelope as headers for rspamd. A value that is not allowed in a header is left out.
 fn headers(envelope: Envelope<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut add = |name: &HeaderName, value: &str| {

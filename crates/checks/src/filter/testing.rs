@@ -1,4 +1,4 @@
-//! A filter that answers as a test says.
+//! A filter that answers as a test specifies.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,7 +11,7 @@ use tokio::{
 /// A server in place of rspamd.
 pub(crate) struct FakeFilter {
     pub(crate) address: SocketAddr,
-    /// The requests that came, head and body.
+    /// The received requests, head and body.
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
 }
 

@@ -88,7 +88,7 @@ async fn chk18_lessons_go_to_the_controller_with_its_password() {
     std::fs::write(&password_file, "secret\n").unwrap();
     for (status, body, expected) in [
         (200, r#"{"success":true}"#, None),
-        (208, "{}", None), // it knows the message
+        (208, "{}", None), // it already knows the message
         (404, r#"{"error":"<x@y> has been already learned as spam, ignore it"}"#, None),
         (404, "Not found", Some(ErrorKind::Unavailable)),
         (204, "", Some(ErrorKind::Invalid)),

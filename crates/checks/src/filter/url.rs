@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use hyper::Uri;
 use restante_net::is_public;
 
-/// Where a worker of rspamd listens. It speaks plain HTTP, and so it must be in the operator's own network.
+/// Where a worker of rspamd listens. It speaks plain HTTP, so it must be in the operator's own network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FilterUrl {
     /// A name, or an address without brackets.
@@ -12,12 +12,12 @@ pub(super) struct FilterUrl {
 }
 
 impl FilterUrl {
-    /// `None` for an empty text.
+    /// Parses a URL; `None` for an empty text.
     pub(super) fn parse_if_any(text: &str) -> Result<Option<Self>, String> {
         if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) }
     }
 
-    /// `http://HOST:PORT`, also with a slash at its end.
+    /// Parses `http://HOST:PORT`, with or without a trailing slash.
     fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri = text.parse().map_err(|_| "write it as http://127.0.0.1:11333".to_owned())?;
         if uri.scheme_str() != Some("http") {
@@ -41,7 +41,7 @@ impl FilterUrl {
         Ok(Self { host, port })
     }
 
-    /// `HOST:PORT`, as the `Host` header has it.
+    /// `HOST:PORT`, as in the `Host` header.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)

@@ -3,19 +3,20 @@ use std::num::{NonZero, NonZeroU64};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
-/// Aggregate reports of DMARC (RFC 7489 §7.2).
+/// DMARC aggregate reports (RFC 7489 §7.2).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReportsConfig {
-    /// Whether what DMARC finds is counted, for the console and for reports.
+    /// Whether the results of DMARC are counted, for the console and for reports.
     pub collect: bool,
-    /// Whether domains that ask for reports get one about each day. It needs `collect`.
+    /// Whether domains that request reports get one about each day. It requires `collect`.
     pub send: bool,
-    /// The address that reports come from; empty for `postmaster` at the domain of this server. Its domain should have a DKIM key and an SPF record.
+    /// The address from which reports are sent; empty for `postmaster` at the domain of this server. Its domain should have a
+    /// DKIM key and an SPF record.
     pub from: String,
     /// For how many days the counts are kept.
     pub days_kept: NonZeroU64,
-    /// The most rows of a day: of messages that have all but their number in common. Further messages are counted together.
+    /// The most rows of a day. A row counts messages that are equal in all other columns; further messages are counted together.
     pub rows_per_day_max: NonZero<usize>,
 }
 

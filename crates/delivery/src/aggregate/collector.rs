@@ -1,4 +1,4 @@
-//! Counts what DMARC finds.
+//! Counts DMARC results.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use tracing::warn;
 
 use super::{AggregateMetrics, DAY_SECONDS};
 
-/// How often what was counted is written.
+/// How often the counts are written.
 const WRITE_INTERVAL: Duration = Duration::from_secs(60);
-/// The most rows that wait to be written. Messages of further rows are counted together.
+/// The most rows that wait to be written. Messages of further rows are counted in one row.
 const WAITING_MAX: usize = 10_000;
-/// The most signatures of a message that a row has.
+/// The most signatures of a message that its row keeps.
 const SIGNATURES_MAX: usize = 8;
 /// The longest name of a domain or a selector.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Counts what DMARC finds, in memory until it is written. Cloning shares it.
+/// Counts DMARC results in memory until they are written. Clones share the counts.
 #[derive(Clone)]
 pub struct DmarcCollector {
     rows: DmarcRows,
@@ -40,7 +40,7 @@ impl DmarcCollector {
         Self { rows, waiting: Arc::default(), metrics }
     }
 
-    /// Writes what was counted every minute until `stop`, and then once more.
+    /// Writes the counts every minute until `stop`, and then once more.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let mut ticks = interval(WRITE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,10 +60,10 @@ impl DmarcCollector {
         }
     }
 
-    /// Writes what was counted.
+    /// Writes the counts.
     ///
     /// # Errors
-    /// Those of a commit; what is not known to be written waits for the next time.
+    /// Those of a commit; counts that are not known to be written wait for the next time.
     pub async fn write(&self) -> Result<(), Error> {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let new = |((day, row), Waiting { record, count })| NewRow { day, row, record, count };

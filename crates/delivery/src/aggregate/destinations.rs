@@ -1,4 +1,4 @@
-//! Who may get the reports about a domain (RFC 7489 §7.1): a domain can't have them sent to somebody who does not want them.
+//! Which addresses may get the reports about a domain (RFC 7489 §7.1): a domain can't direct them to somebody who does not want them.
 
 use restante_core::Error;
 use restante_net::dns::{Answer, Resolver};
@@ -11,7 +11,7 @@ const DESTINATIONS_MAX: usize = 2;
 /// The addresses that get the reports about a domain, two at most.
 ///
 /// # Errors
-/// `Unavailable` when the DNS does not say now whether one of them may get it.
+/// `Unavailable` when the DNS can't be queried now for whether one of them may get it.
 pub(super) async fn verified(
     resolver: &dyn Resolver,
     domain: &str,
@@ -30,18 +30,18 @@ pub(super) async fn verified(
     Ok(verified)
 }
 
-/// The address, perhaps another one of the same host; `None` when it may not get reports about the domain.
+/// The address, or another one of the same host that this host names; `None` when it may not get reports about the domain.
 async fn verify(
     resolver: &dyn Resolver,
     domain: &str,
     destination: &Destination,
 ) -> Result<Option<Destination>, Error> {
     let host = destination.host.as_str();
-    // A host within the domain is the domain's own.
+    // A host within the domain belongs to it.
     if host == domain || is_within(host, domain) {
         return Ok(Some(destination.clone()));
     }
-    // So is one above it that has a policy for its subdomains, but not a public suffix (RFC 9091).
+    // So does a host above it that has a DMARC record, which covers its subdomains, unless it is a public suffix (RFC 9091).
     if is_within(domain, host)
         && let Some(record) = record_of(resolver, &format!("_dmarc.{host}")).await?
         && !is_public_suffix(&record)
@@ -51,7 +51,7 @@ async fn verify(
     let Some(record) = record_of(resolver, &format!("{domain}._report._dmarc.{host}")).await? else {
         return Ok(None);
     };
-    // RFC 7489 §7.1: the host may name another address, of its own.
+    // RFC 7489 §7.1: the host may name another address, but only one of its own.
     let others = Published::parse(&record).map(|published| published.rua).unwrap_or_default();
     let other = others.into_iter().find(|other| other.host == host);
     Ok(Some(other.unwrap_or_else(|| destination.clone())))
@@ -66,7 +66,7 @@ async fn record_of(resolver: &dyn Resolver, name: &str) -> Result<Option<String>
     }
 }
 
-/// Whether the record is that of a domain below which others register theirs: `psd=y`.
+/// Whether a record is that of a domain below which others register their own domains: `psd=y`.
 fn is_public_suffix(record: &str) -> bool {
     record.split(';').any(|tag| {
         tag.split_once('=').is_some_and(|(name, value)| {

@@ -20,7 +20,7 @@ pub(super) fn compressed(feedback: &Feedback) -> Result<Bytes, Error> {
     Ok(encoder.finish().map_err(failed)?.into())
 }
 
-/// The message that brings a report to its addresses.
+/// The message that carries a report to its addresses.
 pub(super) fn compose(
     feedback: &Feedback,
     compressed: Bytes,

@@ -4,7 +4,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of aggregate reports. Cloning shares the counts.
+/// Metrics of aggregate reports. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct AggregateMetrics {
     messages: Family<ResultLabel, Counter>,
@@ -16,14 +16,14 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReportResult {
     /// It was queued.
     Queued,
     /// The domain asks for none, or names only addresses that do not take it.
     NoRecipient,
-    /// It is tried again.
+    /// It will be tried again.
     Failed,
 }
 
@@ -42,7 +42,7 @@ impl ReportResult {
 impl Default for AggregateMetrics {
     fn default() -> Self {
         let metrics = Self { messages: Family::default(), reports: Family::default() };
-        // So that the first one is an increase.
+        // Exported as 0, so that the first one is an increase.
         for result in ["pass", "fail"] {
             drop(metrics.messages.get_or_create(&ResultLabel { result }));
         }

@@ -1,8 +1,8 @@
-//! Aggregate reports of DMARC (RFC 7489 §7.2): what was found of messages is counted day by day, and after each day a domain that asks for it gets a report.
+//! Aggregate reports of DMARC (RFC 7489 §7.2): results are counted by day, and after each day a domain that asks for it gets a report.
 //!
-//! [`DmarcCollector`] takes what the checks find, joins it in memory and writes it every minute into [`restante_mail::dmarc::DmarcRows`]: a crash loses the
-//! statistics of a minute at most. [`Reporter`] sends the reports. Several servers may do both on one store: a report is queued under a key of its day and
-//! domain, once.
+//! [`DmarcCollector`] collects the results of checks in memory and writes the counts every minute into
+//! [`restante_mail::dmarc::DmarcRows`]: a crash loses at most the statistics of a minute. [`Reporter`] sends the reports. Several
+//! servers may do both on one store: a report is queued once, under a key of its day and domain.
 
 mod collector;
 mod destinations;

@@ -1,26 +1,26 @@
-//! What a DMARC record says to those who report (RFC 7489 §6.3).
+//! What a DMARC record states for servers that report (RFC 7489 §6.3).
 
 use std::str;
 
 use restante_directory::EmailAddress;
 
-/// The most addresses of a record that are looked at.
+/// The most addresses of a record that are read.
 const ADDRESSES_MAX: usize = 10;
 
-/// The policy of a domain, with the defaults where the record leaves something out.
+/// The policy of a domain, with defaults for what the record leaves out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// `r` or `s`: how DKIM is aligned.
     pub adkim: &'static str,
-    /// The same of SPF.
+    /// The same for SPF.
     pub aspf: &'static str,
-    /// What is asked for the domain: `none`, `quarantine` or `reject`.
+    /// The policy for the domain: `none`, `quarantine` or `reject`.
     pub p: &'static str,
-    /// What is asked for its subdomains.
+    /// The policy for its subdomains.
     pub sp: &'static str,
-    /// Of how many messages in a hundred.
+    /// The percentage of messages that the policy applies to.
     pub pct: u8,
-    /// When single failures are to be reported, as `1:d`.
+    /// When single failures are to be reported, such as `1:d`.
     pub fo: String,
     /// Where aggregate reports go.
     pub rua: Vec<Destination>,
@@ -33,12 +33,12 @@ pub struct Destination {
     pub address: String,
     /// Its domain in lower case.
     pub host: String,
-    /// The most bytes of a report, compressed, that it takes.
+    /// The most bytes of a compressed report that it accepts.
     pub bytes_max: Option<u64>,
 }
 
 impl Published {
-    /// Reads a record; `None` when it is none.
+    /// Reads a record; `None` when it is not a DMARC record.
     pub fn parse(record: &str) -> Option<Self> {
         let mut tags = record.split(';').map(|tag| {
             let (name, value) = tag.split_once('=').unwrap_or((tag, ""));
@@ -73,7 +73,7 @@ fn alignment(value: &str) -> &'static str {
     if value.eq_ignore_ascii_case("s") { "s" } else { "r" }
 }
 
-/// The options that are known; `0` when there are none, which is the default.
+/// The known options; `0`, the default, when there are none.
 fn failure_options(value: &str) -> String {
     let is_known = |option: &&str| matches!(*option, "0" | "1" | "d" | "s");
     let known: Vec<&str> = value.split(':').map(str::trim).filter(is_known).collect();
@@ -84,7 +84,7 @@ fn policy(value: &str) -> Option<&'static str> {
     ["none", "quarantine", "reject"].into_iter().find(|known| known.eq_ignore_ascii_case(value))
 }
 
-/// The addresses of `rua`. What is no address of mail is left out.
+/// The addresses of `rua`. Entries that are not email addresses are left out.
 fn destinations(value: &str) -> Vec<Destination> {
     value.split(',').take(ADDRESSES_MAX).filter_map(|uri| destination(uri.trim())).collect()
 }

@@ -26,21 +26,21 @@ use crate::prepare::sniff;
 const TURN_INTERVAL: Duration = Duration::from_secs(900);
 /// How long after its day a report is due at the earliest: servers that share the store have written their counts by then.
 const AFTER_SECONDS: u64 = 3_600;
-/// Reports are spread over so many seconds after that: servers that report at midnight would do so all at once.
+/// Reports are spread over so many seconds after that: otherwise all servers would report at the same time after midnight.
 const SPREAD_SECONDS: u64 = 14_400;
-/// For how many days reports are sent that could not be sent before. The queue remembers a report for longer.
+/// For how many days a report that could not be sent is tried again. The queue remembers a report for longer.
 const DAYS: u64 = 3;
 
-/// What reports are made of and sent with.
+/// What a [`Reporter`] works with.
 #[derive(Clone)]
 pub struct ReporterParts {
-    /// What was found.
+    /// The DMARC results.
     pub rows: DmarcRows,
-    /// Sends it.
+    /// The queue that sends the reports.
     pub queue: Queue,
-    /// Where the messages lie.
+    /// Where the messages are stored.
     pub blobs: Arc<dyn Blobs>,
-    /// Says who may get a report.
+    /// Looks up which addresses may get a report.
     pub resolver: Arc<dyn Resolver>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
@@ -50,11 +50,11 @@ pub struct ReporterParts {
     pub hostname: String,
     /// The address that reports come from.
     pub from: String,
-    /// What is counted.
+    /// Metrics.
     pub metrics: AggregateMetrics,
 }
 
-/// Sends reports about days that are over, and forgets what is old.
+/// Sends reports about days that are over, and removes old results.
 #[derive(Clone)]
 pub struct Reporter {
     parts: ReporterParts,
@@ -66,7 +66,7 @@ impl Reporter {
         Self { parts }
     }
 
-    /// Takes a turn every 15 minutes until `stop`. What fails is tried again at the next one.
+    /// Takes a turn every 15 minutes until `stop`. What fails is tried again in the next turn.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let mut ticks = interval(TURN_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,10 +85,10 @@ impl Reporter {
         }
     }
 
-    /// Sends the reports that are due, and returns how many were queued. A domain whose report fails does not keep others from theirs.
+    /// Sends the reports that are due, and returns how many were queued. A report that fails does not hold up the others.
     ///
     /// # Errors
-    /// Those of the records; the failure of a single report is counted.
+    /// Those of the records; a single report that fails is counted.
     pub async fn turn(&self) -> Result<u64, Error> {
         let now = u64::try_from(self.parts.clock.now().seconds()).unwrap_or(0);
         let today = now / DAY_SECONDS;
@@ -99,7 +99,7 @@ impl Reporter {
         }
         for day in (1..=DAYS).filter_map(|days| today.checked_sub(days)) {
             for seen in self.parts.rows.domains(day).await? {
-                // Neither the messages beyond the rows nor names that can't be in the DNS.
+                // Neither the row of all other messages, nor names that can't be in the DNS.
                 let is_name = !seen.domain.is_empty() && !seen.domain.starts_with('#');
                 let domain = seen.domain;
                 if !is_name
@@ -156,7 +156,7 @@ impl Reporter {
         let (size, transmission) = (raw.len() as u64, sniff(&raw));
         let mut source = raw;
         let blob = self.parts.blobs.put(&mut source as &mut dyn BlobSource).await?.id;
-        // Nobody reads what became of a report.
+        // Nobody reads delivery reports about reports.
         let notify = Notify { on_success: false, on_failure: false, on_delay: false };
         let recipient = |address| NewRecipient { address, notify, original: None };
         let message = NewMessage {
@@ -174,7 +174,7 @@ impl Reporter {
     }
 }
 
-/// The message, and the addresses that take one of its length; `None` when none does.
+/// The message, and the addresses that accept one of its size; `None` when none does.
 fn compose(
     feedback: &Feedback,
     destinations: &[Destination],
@@ -193,7 +193,7 @@ fn compose(
     Ok(Some((raw, to.into_iter().map(str::to_owned).collect())))
 }
 
-/// What makes it the same report when another server sends it, or this one again.
+/// The key of a report: the same when another server sends it, or this one again.
 fn key_of(day: u64, domain: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"dmarc report\0");

@@ -155,7 +155,7 @@ impl Element {
     }
 }
 
-/// Reads XML by a parser that is not ours.
+/// Reads XML with an independent parser.
 fn parse(xml: &str) -> Element {
     let mut reader = Reader::from_str(xml);
     let mut open = vec![Element::default()];
@@ -184,7 +184,7 @@ fn parse(xml: &str) -> Element {
     open.remove(0).children.remove(0)
 }
 
-/// That the elements are those of RFC 7489 appendix C, in its order, with its values.
+/// Checks that the elements are those of RFC 7489 appendix C, in its order, with its values.
 fn check_schema(feedback: &Element) {
     assert_eq!(feedback.name, "feedback");
     assert_eq!(feedback.names()[..3], ["version", "report_metadata", "policy_published"]);
@@ -311,7 +311,7 @@ async fn chk22_a_report_is_sent_once_after_its_day() {
     check_schema(&parse(&xml));
 }
 
-/// A server that ends between queueing a report and noting it, or another server, queues nothing again.
+/// If a server ends after it has queued a report and before it has recorded that, neither it nor another server queues the report again.
 #[tokio::test]
 async fn chk22_servers_that_report_at_once_send_one_report() {
     let server = Server::new().await;
@@ -348,7 +348,7 @@ async fn chk22_reports_go_to_verified_addresses_only() {
     assert_eq!(server.turn().await, 2);
     let expected = ["a@a.example", "a@b.example", "b@reports.example", "out@reports.example"];
     assert_eq!(server.addresses().await, expected);
-    // What is not known now is asked again.
+    // A result that is not known now is looked up again.
     txt("c.example._report._dmarc.reports.example", "v=DMARC2");
     assert_eq!(server.turn().await, 1);
     assert_eq!(server.addresses().await.len(), 5);

@@ -12,33 +12,33 @@ use super::{DAY_SECONDS, Published};
 pub struct Feedback {
     /// The name of this server.
     pub organization: String,
-    /// Whom to ask about the report.
+    /// The address for questions about the report.
     pub email: String,
-    /// The domain that it is about.
+    /// The domain that the report is about.
     pub domain: String,
-    /// The day, since 1970.
+    /// The day, counted since 1970.
     pub day: u64,
     /// The policy that was found.
     pub published: Published,
-    /// What was found.
+    /// The results.
     pub rows: Vec<SeenRow>,
 }
 
 impl Feedback {
-    /// Names the report: the same for the same domain and day.
+    /// The id of the report: always the same for the same domain and day.
     pub fn id(&self) -> String {
         format!("{}.{}", self.day, self.domain)
     }
 
-    /// The first and the last second that it is about.
+    /// The first and the last second that the report covers.
     pub fn range(&self) -> (u64, u64) {
         let begin = self.day.saturating_mul(DAY_SECONDS);
         (begin, begin.saturating_add(DAY_SECONDS - 1))
     }
 }
 
-/// What was found of a domain in a day, of which `organization` and `email` are the names of this server; `None` when there is nothing, or no record that
-/// says where a report goes.
+/// The report about a domain in a day. `organization` and `email` are the name of this server and its address for questions. `None`
+/// when there are no results, or no record that says where a report goes.
 ///
 /// # Errors
 /// Those of reading the rows.
@@ -58,7 +58,7 @@ pub async fn feedback_of(
             break;
         }
     }
-    // A record that changed within the day: that of the most messages.
+    // If the record changed during the day, the one with the most messages counts.
     all.sort_by_key(|row| std::cmp::Reverse(row.count));
     let published = all.iter().find_map(|row| Published::parse(row.record.as_deref()?));
     Ok(published.map(|published| Feedback {
@@ -131,7 +131,7 @@ fn write_row(xml: &mut Xml, SeenRow { row, count, record: _ }: &SeenRow) {
             xml.within("dkim", |xml| {
                 xml.leaf("domain", &dkim.domain);
                 xml.leaf("selector", &dkim.selector);
-                // DKIMResultType has no softfail, and no signature has it.
+                // DKIMResultType has no softfail, and no signature has that result.
                 xml.leaf("result", &dkim.result);
             });
         }
@@ -169,7 +169,7 @@ impl Xml {
     }
 }
 
-/// A text within an element. Characters that XML 1.0 §2.2 does not have are replaced: what others have sent is among it.
+/// A text within an element. Characters that are not allowed by XML 1.0 §2.2 are replaced: some texts come from other servers.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! ARC sets on forwarded mail (RFC 8617): what this server found of a message before it passed it on.
+//! ARC sets on forwarded mail (RFC 8617): the results of this server's checks before it forwarded the message.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
     signature::{self, SAME_NAME_MAX, SigningKey},
 };
 
-/// The sets of a message at most (RFC 8617 §4.2.1).
+/// The most sets of a message (RFC 8617 §4.2.1).
 const SETS_MAX: u32 = 50;
 const RESULTS: &str = "ARC-Authentication-Results";
 const SIGNATURE: &str = "ARC-Message-Signature";
@@ -27,7 +27,7 @@ pub(super) fn alias_domain(message: &[u8]) -> Option<Domain> {
     domain.parse().ok()
 }
 
-/// What a set is made with.
+/// Seals a message with a new set.
 pub(super) struct Sealer<'s> {
     pub(super) key: &'s SigningKey,
     pub(super) domain: &'s str,
@@ -37,7 +37,7 @@ pub(super) struct Sealer<'s> {
     pub(super) now: i64,
 }
 
-/// `cv=`: what is known of the sets before (RFC 8617 §4.4).
+/// `cv=`: the validation status of the earlier sets (RFC 8617 §4.4).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Validation {
     None,
@@ -56,8 +56,8 @@ impl Validation {
 }
 
 impl Sealer<'_> {
-    /// The fields of a new set, the one that is to stand first first, each ended by CRLF. Nothing for a message whose chain has failed before, is full,
-    /// or was not validated by this server.
+    /// The fields of a new set in their order in the message, each ended by CRLF. Empty for a message whose chain has failed
+    /// before, is full, or was not validated by this server.
     pub(super) fn set(&self, header: &Header<'_>, body_hash: &[u8]) -> Result<Vec<u8>, Error> {
         let found = own_results(header, self.hostname);
         let chain = Chain::read(header);
@@ -87,7 +87,7 @@ impl Sealer<'_> {
         body_hash: &[u8],
     ) -> Result<(String, Vec<u8>), Error> {
         let mut names = signature::signed_names(header);
-        // RFC 8617 §4.1.2: signatures of others may be covered, other fields of ARC not.
+        // RFC 8617 §4.1.2: signatures of others may be covered, but other ARC fields may not.
         let signatures = header.all("DKIM-Signature").take(SAME_NAME_MAX).count();
         names.extend(std::iter::repeat_n("DKIM-Signature", signatures));
         let first_tag = format!("i={instance}");
@@ -96,7 +96,7 @@ impl Sealer<'_> {
         Ok((value, signed))
     }
 
-    /// The `ARC-Seal`, which covers all sets; of a chain that has failed only the new one (RFC 8617 §5.1.2).
+    /// The `ARC-Seal`, which covers all sets, or only the new one if the chain has failed (RFC 8617 §5.1.2).
     fn seal(
         &self,
         instance: u32,
@@ -127,13 +127,13 @@ impl Sealer<'_> {
     }
 }
 
-/// The sets that a message came with.
+/// The sets that a message arrived with.
 #[derive(Default)]
 struct Chain<'m> {
     /// The fields of each instance, in the order of [`NAMES`].
     sets: BTreeMap<u32, [Option<Field<'m>>; 3]>,
     highest: u32,
-    /// Whether a field has no instance, or one that another has.
+    /// Whether a field has no instance, or the same one as another.
     is_malformed: bool,
 }
 
@@ -153,14 +153,14 @@ impl<'m> Chain<'m> {
         chain
     }
 
-    /// Whether there are all fields of all sets from the first to the highest.
+    /// Whether all fields of all sets exist, from the first set to the highest.
     fn is_whole(&self) -> bool {
         let is_each_there = self.sets.keys().copied().eq(1..=self.highest);
         is_each_there && !self.is_malformed && self.sets.values().flatten().all(Option::is_some)
     }
 
-    /// What is said of this chain, by the result that this server has found. `None` when no set may be added: nobody has validated the chain here, or it
-    /// has failed before (RFC 8617 §5.1.2).
+    /// The status of this chain, by the result that this server has found. `None` when no set may be added: this server has not
+    /// validated the chain, or the chain has failed before (RFC 8617 §5.1.2).
     fn validation(&self, found: Option<&str>) -> Option<Validation> {
         if self.sets.is_empty() && !self.is_malformed {
             return Some(Validation::None);
@@ -170,7 +170,7 @@ impl<'m> Chain<'m> {
         match found {
             _ if has_failed_before => None,
             Some("pass") => self.is_whole().then_some(Validation::Pass),
-            // What could not be verified for good has no result of its own in RFC 8617 §4.4.
+            // A permanent failure to verify has no result of its own in RFC 8617 §4.4.
             Some("fail" | "neutral" | "permerror" | "policy") => Some(Validation::Fail),
             _ => None,
         }
@@ -195,7 +195,7 @@ fn tag(value: &[u8], name: &str) -> Option<String> {
     found.next().map(|(_, content)| content.trim().to_ascii_lowercase())
 }
 
-/// The value of the `Authentication-Results` field that this server has put on the message: above the `Received` fields of others.
+/// The value of the `Authentication-Results` field that this server has added to the message, above the `Received` fields of others.
 fn own_results<'m>(header: &Header<'m>, hostname: &str) -> Option<&'m [u8]> {
     let mut received = 0;
     for field in header.fields() {
@@ -210,7 +210,7 @@ fn own_results<'m>(header: &Header<'m>, hostname: &str) -> Option<&'m [u8]> {
     None
 }
 
-/// Whether results are of a server: their first word is its name (RFC 8601 §2.2).
+/// Whether results come from a server: their first word is its name (RFC 8601 §2.2).
 fn is_of(value: &[u8], hostname: &str) -> bool {
     let value = value.trim_ascii_start();
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b'(');
@@ -228,7 +228,8 @@ fn arc_result(value: &[u8]) -> Option<String> {
     Some(word.to_ascii_lowercase())
 }
 
-/// The parts of `Authentication-Results` between semicolons, without comments and quoted strings: senders choose the content of some.
+/// The parts of `Authentication-Results` between semicolons, without comments and quoted strings, since senders choose the content
+/// of some of these.
 fn results(value: &[u8]) -> Vec<String> {
     let (mut parts, mut part) = (Vec::new(), String::new());
     let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);

@@ -1,9 +1,9 @@
-//! What is signed of header fields and bodies, in the canonical form "relaxed".
+//! The signed form of header fields and bodies: the canonical form "relaxed".
 
 use aws_lc_rs::digest::{Context, Digest, SHA256};
 use restante_mail_wire::canonical::Canonical;
 
-/// Appends a header field, without a line break behind it.
+/// Appends a header field, without a line break after it.
 pub(super) fn field(name: &str, value: &[u8], to: &mut Vec<u8>) {
     Canonical::Relaxed.append_field(name.as_bytes(), value, to);
 }

@@ -1,4 +1,4 @@
-//! The keys of domains, and what operators do with them.
+//! The keys of domains, and the operations on them.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,22 +20,22 @@ use super::{
 
 /// The most keys that a domain has.
 pub const KEYS_PER_DOMAIN_MAX: usize = 16;
-/// How often a change is tried while others change keys, too.
+/// How often a change is tried while other servers change keys, too.
 const TRIES: usize = 8;
 /// Keys that are read at once to check the key file.
 const READ_ROWS: usize = 256;
 /// The longest selector: with `._domainkey.` and a domain it must fit into a name of 253 bytes.
 const SELECTOR_BYTES_MAX: usize = 63;
 
-/// What is done with a key.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyState {
-    /// Its record is to be published; nothing is signed with it.
+    /// Its record has yet to be published; nothing is signed with it.
     Waiting,
     /// It signs.
     Active,
-    /// It signs no more. Its record stays published for mail that is still under way.
+    /// It does not sign any more. Its record stays published for mail that is still under way.
     Retired,
 }
 
@@ -47,15 +47,15 @@ pub struct KeyInfo {
     pub domain: Domain,
     /// Its selector (RFC 6376 §3.1).
     pub selector: String,
-    /// With which algorithm it signs.
+    /// The algorithm that it signs with.
     pub algorithm: Algorithm,
-    /// What is done with it.
+    /// Its state.
     pub state: KeyState,
     /// When it was made, in seconds since 1970.
     pub created: i64,
-    /// When its state changed last, in seconds since 1970.
+    /// When its state last changed, in seconds since 1970.
     pub changed: i64,
-    /// The public key as `p=` has it.
+    /// The public key, in the form of `p=`.
     pub public_key: String,
 }
 
@@ -77,7 +77,7 @@ impl KeyInfo {
 struct KeyBody {
     #[serde(flatten)]
     info: KeyInfo,
-    /// Sealed, in base64.
+    /// The private key, sealed, in base64.
     private_key: String,
 }
 
@@ -87,7 +87,7 @@ struct StoredKey {
     body: KeyBody,
 }
 
-/// What operators ask about keys.
+/// An operation on keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
@@ -96,13 +96,13 @@ pub enum Operation {
         /// The domain.
         domain: Domain,
     },
-    /// Makes a waiting key for each algorithm.
+    /// Creates a waiting key for each algorithm.
     Create {
         /// The domain.
         domain: Domain,
-        /// The algorithms, both when there is none.
+        /// The algorithms; both if this is empty.
         algorithms: Vec<Algorithm>,
-        /// The selector of a single key; `None` makes one of the date.
+        /// The selector of a single key; `None` derives one from the date.
         selector: Option<String>,
     },
     /// Signs with a key, and retires the active one of the same algorithm.
@@ -112,7 +112,7 @@ pub enum Operation {
         /// The key.
         selector: String,
     },
-    /// Signs with a key no more.
+    /// Stops signing with a key.
     Retire {
         /// The domain.
         domain: Domain,
@@ -128,10 +128,10 @@ pub enum Operation {
     },
 }
 
-/// What an operation returns: the keys that it is about, as they are now.
+/// What an operation returns: the keys that it concerns, as they are now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The keys; those that were removed are not among them.
+    /// The keys, without those that were removed.
     pub keys: Vec<KeyInfo>,
 }
 
@@ -144,15 +144,15 @@ pub struct DkimKeys {
     key_file: Arc<SealingKey>,
 }
 
-/// The key file. It is made when the first private key of all is sealed: a server without DKIM has none.
+/// The key file. It is created when the first private key is sealed: a server without DKIM has none.
 struct SealingKey {
     path: PathBuf,
-    /// As it was last read.
+    /// The key file as last read.
     read: Mutex<Option<Arc<KeyFile>>>,
 }
 
 impl SealingKey {
-    /// Opens what was sealed. The file is read again when the key that was read before does not fit: the right file may have been put back.
+    /// Opens a sealed text. If the key that was read before does not fit, the file is read again: the right file may have been put back.
     fn open(&self, name: &str, sealed: &[u8]) -> Result<Vec<u8>, Error> {
         let known = self.read.lock().clone();
         if let Some(opened) = known.and_then(|key| key.open(name, sealed).ok()) {
@@ -177,11 +177,11 @@ impl DkimKeys {
         Self { records, clock, directory, key_file }
     }
 
-    /// Does an operation, and notes in the operators' log what it changed.
+    /// Executes an operation, and records its changes in the operators' log.
     ///
     /// # Errors
-    /// `NotFound` for an unknown domain or key, `Conflict` for a selector that is used, and for removing a key that signs; `Invalid` for a selector that
-    /// is none; `Full` for more than [`KEYS_PER_DOMAIN_MAX`] keys; those of the records and the key file.
+    /// `NotFound` for an unknown domain or key; `Conflict` for a selector that is in use, and for removing a key that signs;
+    /// `Invalid` for an invalid selector; `Full` for more than [`KEYS_PER_DOMAIN_MAX`] keys; those of the records and the key file.
     pub async fn operate(&self, actor: &Actor, operation: Operation) -> Result<Answer, Error> {
         let (domain, note) = match operation {
             Operation::List { domain } => {
@@ -235,7 +235,7 @@ impl DkimKeys {
         }
         let mut pairs = Vec::new();
         for algorithm in algorithms {
-            // RSA takes up to a second.
+            // Generating an RSA key takes up to a second.
             let made = tokio::task::spawn_blocking(move || Pair::generate(algorithm)).await;
             pairs.push(made.map_err(|_| Error::internal("a task that makes a key has ended early"))??);
         }
@@ -252,10 +252,10 @@ impl DkimKeys {
         Ok(Answer { keys: created })
     }
 
-    /// The key that seals new private keys. The file is made only where nothing is sealed yet: a new one would hide that the right one is missing.
+    /// The key that seals new private keys. The file is created only if nothing is sealed yet: a new one would hide that the right one is missing.
     ///
     /// # Errors
-    /// Those of the key file, and `Invalid` when it opens none of the keys that there are.
+    /// Those of the key file, and `Invalid` when it opens none of the existing keys.
     async fn key_to_seal(&self) -> Result<KeyFile, Error> {
         let mut refused = None;
         for account in accounts_of_domains() {
@@ -295,7 +295,7 @@ impl DkimKeys {
         self.key_file.open(&seal_name(&key.body.info), &sealed)
     }
 
-    /// Commits changes that are made of the keys of a domain, unless other keys changed meanwhile.
+    /// Commits changes that are derived from the keys of a domain, unless keys have changed meanwhile.
     async fn change<A>(
         &self,
         domain: &Domain,
@@ -317,7 +317,7 @@ impl DkimKeys {
     /// The keys of a domain, the oldest first, and the state of all keys in its reserved account.
     async fn read(&self, domain: &Domain) -> Result<(Vec<StoredKey>, Revision), Error> {
         let account = account_of_domain(domain);
-        // Another domain may have the same hash, so there can be more than one domain has.
+        // Another domain may have the same hash, so there may be more keys here than one domain can have.
         let query = Query::new(dkim::KIND, dkim::BY_DOMAIN)
             .equals(hash_of_domain(domain))
             .limit(4 * KEYS_PER_DOMAIN_MAX);
@@ -363,7 +363,7 @@ impl StoredKey {
         Ok(Self { id: record.id, body })
     }
 
-    /// The change that puts it into another state.
+    /// The change that sets another state.
     fn change_to(&self, state: KeyState, now: Timestamp) -> Result<Change, Error> {
         let info = KeyInfo { state, changed: now.seconds(), ..self.body.info.clone() };
         let body = encode(&KeyBody { info, private_key: self.body.private_key.clone() })?;
@@ -466,7 +466,7 @@ fn find<'k>(keys: &'k [StoredKey], domain: &Domain, selector: &str) -> Result<&'
     })
 }
 
-/// A selector with the day, as `20261123r`, and a number if that is used.
+/// A selector with the day, such as `20261123r`, and a number if that is in use.
 fn free_selector(algorithm: Algorithm, now: Timestamp, is_used: impl Fn(&str) -> bool) -> String {
     let date = restante_mail_wire::header::Date { seconds: now.seconds(), offset_minutes: 0 }.to_string();
     let day: String = date.chars().take(10).filter(char::is_ascii_digit).collect();
@@ -476,7 +476,7 @@ fn free_selector(algorithm: Algorithm, now: Timestamp, is_used: impl Fn(&str) ->
     };
     let first = format!("{day}{letter}");
     let mut selector = first.clone();
-    // A domain has at most so many keys, so one of these is free.
+    // A domain can't have more keys than this, so one of these is free.
     for number in 2..=KEYS_PER_DOMAIN_MAX + 1 {
         if !is_used(&selector) {
             break;
@@ -486,7 +486,7 @@ fn free_selector(algorithm: Algorithm, now: Timestamp, is_used: impl Fn(&str) ->
     selector
 }
 
-/// Refuses what is no selector: labels of letters, digits and hyphens in lowercase, so that DNS can't show two as the same.
+/// Refuses invalid selectors: they must be labels of lowercase letters, digits and hyphens, so that no two of them are the same in the DNS.
 fn check_selector(selector: &str, domain: &Domain) -> Result<(), Error> {
     let is_label = |label: &str| {
         let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -1,8 +1,8 @@
-//! DKIM: keys of the domains of this server, and signatures of what leaves it (RFC 6376, RFC 8463); with the same keys, ARC sets on what is forwarded
-//! (RFC 8617).
+//! DKIM: keys of the domains of this server, and signatures of outgoing mail (RFC 6376, RFC 8463); with the same keys, ARC sets on
+//! forwarded mail (RFC 8617).
 //!
-//! mail-auth signs, too, but keeps an empty line that RFC 6376 §3.4.4 drops: that of a body which ends in lines of white space. So
-//! canonical forms and signatures are made here.
+//! The crate mail-auth can sign, too, but if a body ends in lines of white space it keeps an empty line that RFC 6376 §3.4.4 drops.
+//! So canonical forms and signatures are computed here.
 
 mod arc;
 mod canonical;

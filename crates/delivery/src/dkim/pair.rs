@@ -1,4 +1,4 @@
-//! Pairs of keys.
+//! Key pairs.
 
 use aws_lc_rs::{
     digest::{SHA256, digest},
@@ -10,7 +10,7 @@ use aws_lc_rs::{
 use restante_core::Error;
 use serde::{Deserialize, Serialize};
 
-/// With which algorithm a key signs.
+/// The algorithm that a key signs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
@@ -45,7 +45,7 @@ pub(super) enum Pair {
 }
 
 impl Pair {
-    /// A new pair. It takes up to a second for RSA: not for a worker of the runtime.
+    /// A new pair. Generating an RSA key takes up to a second, so don't call this on a worker of the runtime.
     pub(super) fn generate(algorithm: Algorithm) -> Result<Self, Error> {
         let failed = |_| Error::internal(format!("can't make a key of {}", algorithm.key_type()));
         match algorithm {
@@ -74,8 +74,8 @@ impl Pair {
         Ok(der.as_ref().to_vec())
     }
 
-    /// The public key as `p=` of a key record has it, before base64: of RSA the SubjectPublicKeyInfo, which all verifiers read, though RFC 6376
-    /// §3.6.1 names RSAPublicKey; of Ed25519 the 32 bytes (RFC 8463 §4.2).
+    /// The public key in the form of `p=` in a key record, before base64: for RSA the SubjectPublicKeyInfo, which all verifiers
+    /// read, though RFC 6376 §3.6.1 names RSAPublicKey; for Ed25519 the 32 bytes (RFC 8463 §4.2).
     pub(super) fn public(&self) -> Result<Vec<u8>, Error> {
         match self {
             Self::Rsa(pair) => {
@@ -103,7 +103,7 @@ impl Pair {
                     .map_err(|_| Error::internal("can't sign with a key of rsa"))?;
                 Ok(signature)
             }
-            // RFC 8463 §3: what Ed25519 signs is the hash.
+            // RFC 8463 §3: Ed25519 signs the hash.
             Self::Ed25519(pair) => Ok(pair.sign(digest(&SHA256, data).as_ref()).as_ref().to_vec()),
         }
     }

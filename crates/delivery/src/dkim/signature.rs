@@ -7,8 +7,8 @@ use restante_mail_wire::header::{Field, Header};
 
 use super::{canonical, pair::Pair};
 
-/// The fields that are signed, each as often as it stands in the message (RFC 6376 §5.4.1). Fields that servers on the way write or change are not among
-/// them.
+/// The fields that are signed, each as often as it occurs in the message (RFC 6376 §5.4.1). Fields that servers on the way add or
+/// change are not among them.
 const SIGNED: [&str; 25] = [
     "From",
     "Sender",
@@ -36,7 +36,7 @@ const SIGNED: [&str; 25] = [
     "List-Archive",
     "Autocrypt",
 ];
-/// How many fields of one name are signed at most: the last ones. A message has no reason for more.
+/// The most fields of one name that are signed: the last ones. A message has no reason for more.
 pub(super) const SAME_NAME_MAX: usize = 8;
 const OWN_NAME: &str = "DKIM-Signature";
 /// Where lines are folded (RFC 5322 §2.1.1).
@@ -48,7 +48,7 @@ pub(super) struct SigningKey {
     pub(super) pair: Pair,
 }
 
-/// The names that `h=` lists. `From` is listed once more than it stands in the message, so that no second one can be added (RFC 6376 §8.15).
+/// The names that `h=` lists. `From` is listed once more than it occurs in the message, so that no second one can be added (RFC 6376 §8.15).
 pub(super) fn signed_names(header: &Header<'_>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for name in SIGNED {
@@ -61,13 +61,14 @@ pub(super) fn signed_names(header: &Header<'_>) -> Vec<&'static str> {
     names
 }
 
-/// What is signed (RFC 6376 §3.7): the fields that are named, of equal names the last first, and the signature's own field, whose `b=` is empty.
+/// The signed data (RFC 6376 §3.7): the named fields, those of equal names from the last one up, and the signature's own field with
+/// an empty `b=`.
 pub(super) fn signed_data(header: &Header<'_>, names: &[&str], own_name: &str, own_value: &str) -> Vec<u8> {
     let fields: Vec<Field<'_>> = header.fields().collect();
     let mut data = Vec::with_capacity(1_024);
     for (at, name) in names.iter().enumerate() {
         let before = names.iter().take(at).filter(|earlier| earlier.eq_ignore_ascii_case(name)).count();
-        // A name without a field left stands for no bytes (RFC 6376 §5.4).
+        // A name for which no field is left adds no bytes (RFC 6376 §5.4).
         if let Some(found) = fields.iter().rev().filter(|field| field.is(name)).nth(before) {
             canonical::field(found.name, found.value, &mut data);
             data.extend_from_slice(b"\r\n");

@@ -1,4 +1,4 @@
-//! Signing what leaves this server.
+//! Signs outgoing mail.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,14 +25,14 @@ const DOMAINS_MAX: usize = 1_024;
 /// Signs messages by the domain of their `From` field, with the active keys of that domain; and seals forwarded ones by the domain of the alias.
 pub struct DomainSigner {
     keys: DkimKeys,
-    /// The name of this server in `Authentication-Results`; none when nothing is sealed.
+    /// The name of this server in `Authentication-Results`; `None` when nothing is sealed.
     hostname: Option<String>,
     remembered: Mutex<HashMap<Domain, Remembered>>,
     /// One permit for each processor: a message of 50 MB takes 100 ms, and RSA a millisecond.
     cores: Arc<Semaphore>,
 }
 
-/// The active keys of a domain, which hold as long as no key in the same reserved account changes.
+/// The active keys of a domain, which are valid as long as no key in the same reserved account changes.
 #[derive(Clone)]
 struct Remembered {
     state: Revision,
@@ -51,7 +51,7 @@ impl DomainSigner {
         Self { hostname: Some(hostname.to_owned()), ..self }
     }
 
-    /// The active keys of a domain. A key that another server has changed is noticed by the state of its kind.
+    /// The active keys of a domain. The state of their kind shows when another server has changed a key.
     async fn active(&self, domain: &Domain) -> Result<Arc<Vec<SigningKey>>, Error> {
         let account = account_of_domain(domain);
         let state = self.keys.records().states(account).await?.of(dkim::KIND);
@@ -81,7 +81,7 @@ impl DomainSigner {
 #[async_trait]
 impl Signer for DomainSigner {
     async fn sign(&self, message: &Outgoing) -> Result<Vec<u8>, Error> {
-        // What others have sent is not ours to sign, whatever its From field says: it is sealed.
+        // Mail from other servers is not ours to sign, no matter what its From field says: it is sealed.
         let sealed_as = self.hostname.clone().filter(|_| message.source == SourceKind::Forward);
         let domain = match (message.source, &sealed_as) {
             (SourceKind::Forward, None) => None,
@@ -133,7 +133,7 @@ fn seal_with(
     sealer.set(&header, hash.as_ref())
 }
 
-/// The domain of the one `From` field. None if there are several fields or domains: which of them is shown to the reader is not known.
+/// The domain of the only `From` field. `None` if there are several fields or domains: it is not known which of them readers see.
 fn author_domain(message: &[u8]) -> Option<Domain> {
     let header = Header::parse(message);
     let mut fields = header.all("From");

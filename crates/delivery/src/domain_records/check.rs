@@ -1,4 +1,4 @@
-//! Whether a domain has the records that it should have.
+//! Checks whether a domain has the records that it should have.
 
 use futures_util::{StreamExt, stream};
 use restante_net::dns::{Answer, MxRecord, Resolver, SrvRecord};
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{Content, DnsRecord, DomainFacts, Purpose, expected};
 use crate::dkim::KeyState;
 
-/// Look-ups at the same time.
+/// The most look-ups at the same time.
 const PARALLEL_MAX: usize = 8;
-/// Records of one name that are shown.
+/// The most records of one name that are shown.
 const SHOWN_MAX: usize = 10;
 
-/// What is true of a record.
+/// The state of a record in the DNS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// It is there, and right.
+    /// It exists, and is right.
     Ok,
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// There is another one.
+    /// There is another record instead.
     Differs,
-    /// Nothing can be said: no name server answers, or what is there can't be judged from here.
+    /// It can't be determined: no name server answers, or the content can't be judged from here.
     Unknown,
 }
 
-/// What was found of a record.
+/// The result of the check of one record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
@@ -36,17 +36,17 @@ pub struct Finding {
     pub name: String,
     /// Its type.
     pub record_type: String,
-    /// What is true of it.
+    /// Its state.
     pub status: Status,
-    /// What it should be.
+    /// The expected content.
     pub expected: String,
-    /// What is there, at most ten.
+    /// The content that was found, at most ten records.
     pub found: Vec<String>,
-    /// What to do, in a sentence; `None` when all is well.
+    /// What to do, in a sentence; `None` when the record is right.
     pub advice: Option<String>,
 }
 
-/// What a record turned out to be.
+/// The result of comparing a record.
 struct Verdict {
     status: Status,
     found: Vec<String>,
@@ -70,7 +70,7 @@ impl Verdict {
         Self { status: Status::Unknown, found, advice: Some(advice.into()) }
     }
 
-    /// Of an answer that came, or did not, without records.
+    /// The verdict on an answer without records, or on a look-up that failed.
     fn of_nothing<T>(answer: &Answer<T>, advice: &str) -> Self {
         match answer {
             Answer::Temporary(why) => Self::unknown(
@@ -82,7 +82,8 @@ impl Verdict {
     }
 }
 
-/// Looks up each record that a domain should have, in the order of [`expected`]. What a name server does not answer is no error but a finding.
+/// Looks up each record that a domain should have, in the order of [`expected`]. If a name server does not answer, this is a
+/// finding and not an error.
 pub async fn check(facts: &DomainFacts, resolver: &dyn Resolver) -> Vec<Finding> {
     let checks = expected(facts).into_iter().map(|record| check_one(facts, record, resolver));
     stream::iter(checks).buffered(PARALLEL_MAX).collect().await
@@ -99,7 +100,7 @@ async fn check_one(facts: &DomainFacts, record: DnsRecord, resolver: &dyn Resolv
                 Verdict::of_nothing(&nothing, "Add A and AAAA records with the addresses of this server.")
             }
         },
-        // What a name stands for does not matter, as long as this server answers there.
+        // The target of the name does not matter, as long as this server answers there.
         Content::Cname(host) => mta_sts_host(&record.name, host, resolver).await,
     };
     let Verdict { status, mut found, advice } = verdict;
@@ -170,7 +171,7 @@ fn txt(facts: &DomainFacts, record: &DnsRecord, text: &str, answer: Answer<Strin
         _ => ("", of_missing_key(record.key)),
     };
     let Answer::Found(all) = answer else { return Verdict::of_nothing(&answer, advice) };
-    // Other texts may stand at the same name, but not where keys are.
+    // Other texts may have the same name, except at the name of a key.
     let ours: Vec<String> = all.into_iter().filter(|text| has_version(text, version)).collect();
     let [found] = ours.as_slice() else {
         return match ours.is_empty() {
@@ -286,7 +287,7 @@ async fn mta_sts_host(name: &str, host: &str, resolver: &dyn Resolver) -> Verdic
     }
 }
 
-/// Whether a text is a record of a version: its first tag, and the end of the text or a separator behind it.
+/// Whether a text is a record of a version: this is its first tag, followed by the end of the text or a separator.
 fn has_version(text: &str, version: &str) -> bool {
     let Some((start, rest)) = text.trim_start().split_at_checked(version.len()) else { return false };
     start.eq_ignore_ascii_case(version)

@@ -1,4 +1,4 @@
-//! The DNS records that a domain of this server should have: as lines of a zone file, and compared with those that it has.
+//! The DNS records that a domain of this server should have: as lines of a zone file, and compared with the existing ones.
 
 mod check;
 
@@ -17,7 +17,7 @@ const TTL_SECONDS: u32 = 3_600;
 /// The longest string of a TXT record (RFC 1035 §3.3).
 const STRING_BYTES_MAX: usize = 255;
 
-/// What of this server the records of a domain say.
+/// The facts about this server and a domain that are in the domain's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainFacts {
     /// The domain.
@@ -46,9 +46,9 @@ pub enum Purpose {
     Address,
     /// Which servers send mail of the domain (RFC 7208).
     Spf,
-    /// A key by which mail of the domain is signed (RFC 6376).
+    /// A key that signs mail of the domain (RFC 6376).
     Dkim,
-    /// What becomes of mail that fails both (RFC 9989).
+    /// What happens to mail that fails both (RFC 9989).
     Dmarc,
     /// Clients find JMAP (RFC 8620 §2.2).
     Jmap,
@@ -58,9 +58,9 @@ pub enum Purpose {
     Submissions,
     /// Where reports about TLS go (RFC 8460).
     TlsReports,
-    /// Other servers look for the policy about TLS (RFC 8461).
+    /// Other servers look for the MTA-STS policy (RFC 8461).
     MtaSts,
-    /// Where they find that policy.
+    /// Where they fetch that policy.
     MtaStsHost,
 }
 
@@ -76,7 +76,7 @@ pub enum Content {
     },
     /// A text.
     Txt(String),
-    /// A server of a service.
+    /// The server of a service.
     Srv {
         /// Its port.
         port: u16,
@@ -98,7 +98,7 @@ pub struct DnsRecord {
     pub name: String,
     /// Its content.
     pub content: Content,
-    /// The key, of a DKIM record.
+    /// The state of the key, for a DKIM record.
     pub key: Option<KeyState>,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for Content {
 }
 
 impl fmt::Display for DnsRecord {
-    /// As a line of a zone file. What only the operator can complete is a comment.
+    /// As a line of a zone file. A record that only the operator can complete becomes a comment.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.content == Content::Address { "; " } else { "" };
         let (name, record_type, content) = (&self.name, self.content.record_type(), &self.content);

@@ -34,7 +34,7 @@ fn right() -> FixedResolver {
             Content::Mx { preference, host } => resolver.add_mx(&record.name, &[(preference, &host)]),
             Content::Txt(text) => {
                 let texts = vec!["google-site-verification=x".to_owned(), text];
-                // Keys stand alone.
+                // Keys have no other texts at their name.
                 let texts = texts.into_iter().skip(usize::from(record.purpose == Purpose::Dkim)).collect();
                 resolver.set_txt(&record.name, Answer::Found(texts));
             }

@@ -1,4 +1,4 @@
-//! Encodes parts anew that can't be transmitted as they are.
+//! Re-encodes parts that can't be transmitted as they are.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use super::{
     lines,
 };
 
-/// Messages within messages that are encoded anew.
+/// How deep messages within messages are re-encoded.
 const DEPTH_MAX: usize = 8;
 
-/// What can't be transmitted.
+/// A property of a part that prevents its transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unfit {
     LongLines,
@@ -35,8 +35,8 @@ impl Unfit {
     }
 }
 
-/// The message with all of its parts in ASCII, for a server without 8BITMIME (RFC 6152 §3); `None` when it can't be had: its header has other bytes, or a
-/// signature would not hold any more.
+/// The message with all of its parts in ASCII, for a server without 8BITMIME (RFC 6152 §3); `None` when this is not possible: its
+/// header has other bytes, or a signature would become invalid.
 pub fn to_seven_bit(message: &[u8]) -> Option<Vec<u8>> {
     let header = message.get(..header_bytes(message))?;
     if !header.is_ascii() || field_values(message, "DKIM-Signature").next().is_some() {
@@ -46,13 +46,13 @@ pub fn to_seven_bit(message: &[u8]) -> Option<Vec<u8>> {
     encoded.is_ascii().then_some(encoded)
 }
 
-/// The message with all parts encoded anew that have long lines; `None` when there are none.
+/// The message with all parts re-encoded that have long lines; `None` when there are none.
 pub(super) fn without_long_lines(message: &[u8]) -> Option<Vec<u8>> {
     rewritten(message, Unfit::LongLines, 0)
 }
 
-/// The message with all parts encoded anew that are declared as `binary` and would be changed by the repair of line breaks (RFC 3030 §3: without
-/// BINARYMIME they can't be sent as they are); `None` when there are none.
+/// The message with all parts re-encoded that are declared as `binary` and that the repair of line breaks would change (RFC 3030
+/// §3: without BINARYMIME they can't be sent as they are); `None` when there are none.
 pub(super) fn without_binary(message: &[u8]) -> Option<Vec<u8>> {
     rewritten(message, Unfit::Binary, 0)
 }
@@ -63,7 +63,7 @@ fn is_declared_binary(header: &[u8]) -> bool {
     value.is_some_and(|value| as_parameters(value).value == "binary")
 }
 
-/// A range of the message, and what stands there instead.
+/// A range of the message, and the text that replaces it.
 struct Edit {
     range: Range<usize>,
     text: Vec<u8>,
@@ -99,7 +99,7 @@ fn rewritten(raw: &[u8], unfit: Unfit, depth: usize) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Adds what changes of a part, in the order of the message.
+/// Adds the edits of a part, in the order of the message.
 fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Vec<Edit>) {
     let body_range = part.body.start as usize..part.body.end as usize;
     let header = part.header.of(raw);
@@ -114,7 +114,7 @@ fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Ve
         }
         PartKind::Leaf if unfit == Unfit::Binary && !is_binary => return,
         PartKind::Leaf | PartKind::Message => {
-            // A multipart that could not be read as one can't be encoded, nor what is encoded in an unknown way.
+            // A multipart that could not be read as such can't be encoded, and neither can a part with an unknown encoding.
             let value =
                 Header::parse(header).last("Content-Type").map(|field| as_parameters(field.value).value);
             let is_multipart = value.is_some_and(|value| value.starts_with("multipart/"));
@@ -134,11 +134,12 @@ fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Ve
     }
 }
 
-/// A message within the message: its own parts are encoded, as it can't be itself (RFC 2046 §5.2.1); one with a header in UTF-8 can (RFC 6532 §3.7).
+/// A message within the message: its own parts are encoded, since it can't be encoded as a whole (RFC 2046 §5.2.1); one with a
+/// header in UTF-8 can (RFC 6532 §3.7).
 fn nested(raw: &[u8], part: &Part, unfit: Unfit, depth: usize) -> Option<(&'static str, Vec<u8>)> {
     let body = part.body.of(raw);
     let inner = if depth < DEPTH_MAX { rewritten(body, unfit, depth + 1) } else { None };
-    // What is left of broken lines is in no binary part, and is repaired afterwards.
+    // Broken lines that are left are not in binary parts, and are repaired afterwards.
     let is_fit = inner.as_deref().is_some_and(|inner| unfit == Unfit::Binary || !unfit.is_in(inner));
     match inner {
         Some(inner) if is_fit => Some((if inner.is_ascii() { "7bit" } else { "8bit" }, inner)),
@@ -147,7 +148,7 @@ fn nested(raw: &[u8], part: &Part, unfit: Unfit, depth: usize) -> Option<(&'stat
     }
 }
 
-/// A content in the shorter of both encodings, and its name. Quoted-printable is for text alone.
+/// A content in the shorter of the two encodings, and the name of the encoding. Quoted-printable is only for text.
 fn encoded(content: &[u8], is_text: bool) -> (&'static str, Vec<u8>) {
     let mut out = Vec::with_capacity(content.len() * 3 / 2);
     if is_text {
@@ -161,7 +162,7 @@ fn encoded(content: &[u8], is_text: bool) -> (&'static str, Vec<u8>) {
     ("base64", out)
 }
 
-/// A header with this encoding, and the empty line behind it.
+/// A header with this encoding, and the empty line after it.
 fn header_with(header: &[u8], encoding: &str, is_message_header: bool) -> Vec<u8> {
     let mut text = without_fields(header, &["Content-Transfer-Encoding"]).unwrap_or_else(|| header.to_vec());
     if !text.is_empty() && !text.ends_with(b"\n") {

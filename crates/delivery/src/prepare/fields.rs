@@ -20,7 +20,7 @@ fn field_at(message: &[u8], at: usize) -> Option<Range<usize>> {
     }
 }
 
-/// The fields of a header, and the name of each; what has no colon is its own name.
+/// The fields of a header, and the name of each; a line without a colon is its own name.
 fn fields(message: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -32,7 +32,7 @@ fn fields(message: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> {
     })
 }
 
-/// The bytes of a header with the empty line behind it; all of a message that has no empty line.
+/// The length of a header with the empty line after it; the whole length of a message without an empty line.
 pub(crate) fn header_bytes(message: &[u8]) -> usize {
     let end = fields(message).last().map_or(0, |(field, _)| field.end);
     let rest = message.get(end..).unwrap_or_default();

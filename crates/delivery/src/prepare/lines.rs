@@ -71,8 +71,8 @@ pub(super) fn has_long(message: &[u8]) -> bool {
     message.len() - start > LINE_BYTES_MAX
 }
 
-/// The message with each long line broken before white space, or where it must be; the rest begins with a space, which makes it the continuation of
-/// a header field.
+/// The message with each long line broken before white space, or at the maximum length if there is none; the rest begins with a
+/// space, which makes it the continuation of a header field.
 pub(super) fn folded(message: &[u8]) -> Vec<u8> {
     let mut folded = Vec::with_capacity(message.len() + message.len() / 256 + 16);
     for line in message.split_inclusive(|byte| *byte == b'\n') {
@@ -95,7 +95,7 @@ pub(super) fn folded(message: &[u8]) -> Vec<u8> {
             }
             folded.extend_from_slice(piece);
             folded.extend_from_slice(b"\r\n");
-            // The space that begins the next line is that of the text, where it has one.
+            // The space that begins the next line replaces the text's own white space, if there is some.
             text = after.strip_prefix(b" ").or_else(|| after.strip_prefix(b"\t")).unwrap_or(after);
             is_first = false;
         }
@@ -108,7 +108,7 @@ pub(super) fn folded(message: &[u8]) -> Vec<u8> {
     folded
 }
 
-/// The largest length up to which a text can be cut without cutting a character of UTF-8; all of it, if it is no UTF-8.
+/// The largest length up to which a text can be cut without cutting a UTF-8 character; all of it, if it is not UTF-8.
 fn char_start(window: &[u8]) -> usize {
     let continued = window.iter().rev().take_while(|byte| (0x80..0xc0).contains(*byte)).count();
     let lead = window.len().saturating_sub(continued + 1);

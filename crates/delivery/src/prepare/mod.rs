@@ -1,4 +1,4 @@
-//! Makes what is transmitted out of what is stored: bytes that every server takes for the same message.
+//! Prepares stored messages for transmission: the result is read as the same message by every server.
 
 mod encode;
 mod fields;
@@ -25,20 +25,20 @@ use crate::{Outgoing, PrepareError, Preparing};
 /// Messages up to this length are prepared on the thread of their caller: in less than half a millisecond.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// How much is read of a message whose header alone is of interest.
+/// How much is read of a message when only its header is needed.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 
-/// How a message may be transmitted.
+/// The transmission that a message needs.
 pub fn sniff(message: &[u8]) -> Transmission {
     let header = message.get(..header_bytes(message)).unwrap_or(message);
     Transmission { is_8bit: !message.is_ascii(), is_utf8: !header.is_ascii() }
 }
 
-/// A stored message as it leaves this server: lines end with CRLF and have [`LINE_BYTES_MAX`] bytes at most, there is no other CR or LF and no NUL, and
-/// the last line is ended. A message that was submitted by JMAP has `origin` fields: its `Bcc` fields are removed (RFC 8621 §7.5), and those that it
-/// lacks are added.
+/// A stored message as it leaves this server: lines end with CRLF and have at most [`LINE_BYTES_MAX`] bytes, there is no other CR
+/// or LF and no NUL, and the last line is ended. For a message that was submitted by JMAP, `origin` has fields: its `Bcc` fields
+/// are removed (RFC 8621 §7.5), and those of `origin` that it lacks are added.
 ///
-/// Parts with longer lines are encoded anew, and so are parts that are declared as `binary` and would be changed by this; other long lines are folded.
+/// Parts with longer lines are re-encoded, and so are parts that are declared as `binary` and that this would change; other long lines are folded.
 pub fn prepared<'m>(stored: &'m [u8], origin: Option<&OriginFields>) -> Cow<'m, [u8]> {
     let without_binary = if lines::is_normal(stored) { None } else { encode::without_binary(stored) };
     let mut message = match &without_binary {
@@ -66,8 +66,8 @@ pub fn prepared<'m>(stored: &'m [u8], origin: Option<&OriginFields>) -> Cow<'m, 
     Cow::Owned(lines::folded(&encoded))
 }
 
-/// The fields that a message which was submitted by JMAP gets if it lacks them: the same in each attempt and for all recipients. `None` for other
-/// messages, which had what they need when they came.
+/// The fields that a message which was submitted by JMAP gets if it lacks them: the same in each attempt and for all recipients.
+/// `None` for other messages, which had these fields when they were received.
 fn origin_fields(message: &QueuedMessage) -> Option<OriginFields> {
     let message_id = made_message_id(&message.source, message.blob, &message.sender)?;
     let date = Date { seconds: i64::try_from(message.queued).unwrap_or(i64::MAX), offset_minutes: 0 };
@@ -83,26 +83,26 @@ fn made_message_id(source: &Source, blob: BlobId, sender: &str) -> Option<String
         Ok(address) => address.domain().to_string(),
         Err(_) => "localhost".to_owned(), // nobody may submit with such a sender
     };
-    // The blob, since the keys of two servers may be the same.
+    // The hash includes the blob, since the keys of two servers may be the same.
     let hash: [u8; 32] = Sha256::new().chain_update(source.key).chain_update(blob.0).finalize().into();
     let number = u128::from_be_bytes(hash.first_chunk().copied().unwrap_or_default());
     Some(format!("{number:032x}@{domain}"))
 }
 
-/// Reads messages from the blobs and prepares them.
+/// Reads messages from blobs and prepares them.
 #[derive(Clone)]
 pub struct BlobPreparing {
     blobs: Arc<dyn Blobs>,
 }
 
 impl BlobPreparing {
-    /// Preparing of messages that lie in these blobs.
+    /// Prepares messages that are stored in these blobs.
     pub fn new(blobs: Arc<dyn Blobs>) -> Self {
         Self { blobs }
     }
 }
 
-/// Bytes of a blob, about so many. The range may end behind the end of the blob.
+/// A range of a blob, which has about `size` bytes. The range may end after the end of the blob.
 async fn read(blobs: &dyn Blobs, id: BlobId, range: Range<u64>, size: u64) -> Result<Bytes, Error> {
     let mut source = blobs.read(id, range).await?;
     let mut bytes = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).min(1 << 20));
@@ -153,7 +153,7 @@ impl Preparing for BlobPreparing {
         Ok(Outgoing {
             transmission: Transmission {
                 is_8bit: sniffed.is_8bit,
-                // What was sent without SMTPUTF8 and has other bytes in its header is passed on as it came.
+                // A message that was sent without SMTPUTF8 but has other bytes in its header is passed on as it is.
                 is_utf8: message.transmission.is_utf8,
             },
             bytes,
@@ -172,7 +172,7 @@ impl Preparing for BlobPreparing {
     }
 }
 
-/// The same without a copy where nothing changes.
+/// Like [`prepared`], without a copy if nothing changes.
 fn prepared_bytes(stored: Bytes, origin: Option<&OriginFields>) -> Bytes {
     match prepared(&stored, origin) {
         Cow::Borrowed(_) => stored,

@@ -11,17 +11,17 @@ fn origin() -> OriginFields {
     OriginFields { date, message_id: "id@example.org".to_owned() }
 }
 
-/// A message that was submitted by JMAP.
+/// A message that was submitted by JMAP, prepared.
 fn submitted(message: &str) -> String {
     String::from_utf8(prepared(message.as_bytes(), Some(&origin())).into_owned()).unwrap()
 }
 
-/// A message that came otherwise.
+/// A message that was not submitted by JMAP, prepared.
 fn smtp(message: &str) -> String {
     String::from_utf8(prepared(message.as_bytes(), None).into_owned()).unwrap()
 }
 
-/// What must hold for all that leaves.
+/// Checks what must hold for every message that leaves.
 fn assert_fit(message: &[u8]) {
     let mut rest = message;
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -33,7 +33,7 @@ fn assert_fit(message: &[u8]) {
     assert!(rest.is_empty(), "the last line is not ended: {}", rest.escape_ascii());
 }
 
-/// The decoded bodies of all parts that are no multipart, with their types.
+/// The decoded bodies of all parts except multiparts, with their types.
 fn bodies(message: &[u8]) -> Vec<(String, Vec<u8>)> {
     let structure = message::structure(message);
     let leaves = structure.parts.iter().filter(|part| part.kind != message::PartKind::Multipart);

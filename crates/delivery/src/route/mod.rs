@@ -17,7 +17,7 @@ use restante_net::dns::{Answer, MxRecord, Resolver};
 
 pub use own::OwnHost;
 
-/// The servers of one domain that are looked at; the others are less preferred.
+/// The most servers of one domain that are looked up; the others are less preferred.
 const SERVERS_MAX: usize = 16;
 
 /// A server that takes mail for a domain.
@@ -29,12 +29,12 @@ pub struct Server {
     pub address: SocketAddr,
 }
 
-/// The way to a domain.
+/// The route to a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Servers that take mail for the domain, at least one, in the order in which they are tried.
     pub servers: Vec<Server>,
-    /// Why the domain has other servers that are not among them, in words of this server; `None` when these are all.
+    /// Why some servers of the domain are not among them, in words of this server; `None` when these are all.
     pub missing: Option<String>,
 }
 
@@ -43,9 +43,9 @@ pub struct Router {
     resolver: Arc<dyn Resolver>,
     own: OwnHost,
     port: u16,
-    /// The addresses of a domain that are tried in one attempt.
+    /// The most addresses of a domain that are tried in one attempt.
     addresses_max: usize,
-    /// What the order of equal servers is made of.
+    /// The state of the random order of equal servers.
     chance: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ struct Host {
 }
 
 impl Router {
-    /// A router to this port of other servers. `seed` decides about the order of equal servers.
+    /// A router to this port of other servers. `seed` determines the order of equal servers.
     pub fn new(
         resolver: Arc<dyn Resolver>,
         own: OwnHost,
@@ -76,7 +76,8 @@ impl Router {
     /// The servers that take mail for a domain.
     ///
     /// # Errors
-    /// The reply that stands for all of its recipients. It is 5yz only when the DNS says for certain that the domain takes no mail: anything else may pass.
+    /// A reply for all of its recipients. It is 5yz only if the DNS says with certainty that the domain accepts no mail: any other
+    /// problem may be temporary.
     pub async fn route(&self, domain: &str) -> Result<Route, Reply> {
         if let Some(literal) = domain.strip_prefix('[') {
             return self.literal(domain, literal);
@@ -130,11 +131,11 @@ impl Router {
         Ok(Route { servers: vec![Server { name: domain.to_owned(), address }], missing: None })
     }
 
-    /// The servers in the order of their preference, equal ones in any, with their addresses.
+    /// The servers in the order of their preference, equally preferred ones in random order, with their addresses.
     async fn hosts(&self, mut records: Vec<MxRecord>) -> Vec<Host> {
         self.shuffle(&mut records);
         records.sort_by_key(|record| record.preference);
-        // A name that is there twice counts where it is preferred.
+        // A name that occurs twice counts with its better preference.
         let mut seen = Vec::new();
         records.retain(|record| {
             let is_new = !seen.contains(&record.host);
@@ -152,8 +153,8 @@ impl Router {
             .collect()
     }
 
-    /// The servers that are preferred to this one. Mail must not go to this server again, nor to those behind it, which would send it here
-    /// (RFC 5321 §5.1).
+    /// The servers that are preferred to this one. Mail must not go to this server again, nor to one that is not preferred to it,
+    /// which would send the mail here (RFC 5321 §5.1).
     fn before_own(&self, domain: &str, mut hosts: Vec<Host>) -> Result<Vec<Host>, Reply> {
         let is_own = |host: &Host| {
             let Answer::Found(addresses) = &host.addresses else { return self.own.is_name(&host.name) };
@@ -194,7 +195,7 @@ impl Router {
     }
 }
 
-/// A domain as the DNS has it: also one that no account of this server could have, as with an underscore.
+/// A domain in its DNS form: also one that no account of this server could have, such as one with an underscore.
 pub(crate) fn ascii(domain: &str) -> Option<String> {
     if let Ok(domain) = domain.parse::<Domain>() {
         return Some(domain.as_str().to_owned());
@@ -208,7 +209,7 @@ pub(crate) fn ascii(domain: &str) -> Option<String> {
     (is_name && domain.parse::<IpAddr>().is_err()).then(|| domain.to_ascii_lowercase())
 }
 
-/// Addresses of IPv4 and IPv6 by turns, so that a network without one of them does not use up all tries.
+/// IPv4 and IPv6 addresses alternately, so that a network without one of them does not use up all tries.
 fn by_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);
     let (mut v4, mut v6) = (v4.into_iter(), v6.into_iter());
@@ -223,7 +224,7 @@ fn by_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     }
 }
 
-/// Whether an address can be that of one server.
+/// Whether an address can be that of a single server.
 fn is_host(ip: &IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || is_broadcast)
@@ -245,7 +246,7 @@ fn looped(domain: &str) -> Reply {
     )
 }
 
-/// No server has an address.
+/// The reply when no server has an address.
 fn unreachable(domain: &str, hosts: Vec<Host>, is_implicit: bool) -> Reply {
     for host in &hosts {
         if let Answer::Temporary(why) = &host.addresses {
@@ -257,7 +258,7 @@ fn unreachable(domain: &str, hosts: Vec<Host>, is_implicit: bool) -> Reply {
         Some(Answer::NoRecords) if is_implicit => {
             Reply::own(550, "5.4.4", format!("the domain {domain} has no server for mail"))
         }
-        // The domain has servers for mail: somebody will correct their names.
+        // The domain has mail servers: somebody will probably correct their names.
         _ => Reply::own(450, "4.4.4", format!("the servers for mail of {domain} have no addresses")),
     }
 }

@@ -1,11 +1,11 @@
 use std::net::SocketAddr;
 
-/// What this server is reached by.
+/// The names and addresses of this server.
 #[derive(Clone, Debug, Default)]
 pub struct OwnHost {
     /// Its names, in lower case.
     pub names: Vec<String>,
-    /// Where it takes mail of other servers. An unspecified address stands for all of loopback.
+    /// Where it accepts mail from other servers. An unspecified address stands for all of loopback.
     pub listeners: Vec<SocketAddr>,
 }
 

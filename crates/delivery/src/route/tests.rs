@@ -156,7 +156,7 @@ async fn out9_a_domain_that_certainly_does_not_exist_is_the_end() {
     assert_eq!(refused(&resolver, "empty.example").await, reply(550, "5.4.4"));
 }
 
-/// Servers that were not looked up, or are more than are tried at once, would perhaps have taken the mail.
+/// Servers that were not looked up, or that are beyond those tried at once, might have taken the mail.
 #[tokio::test]
 async fn out14_a_route_says_why_servers_are_missing() {
     let resolver = resolver();

@@ -17,25 +17,25 @@ use crate::{
     schedule::{self, Next},
 };
 
-/// How often a submission is tried to be brought up to date while the server stops: the outcomes are to be noted before it ends.
+/// How often updating a submission is tried while the server stops: the outcomes must be recorded before it ends.
 const REPORT_TRIES_STOPPING: u32 = 3;
-/// When a message that could not be prepared is tried again, in seconds; each time later.
+/// When a message that could not be prepared is tried again, in seconds; longer each time.
 const FAULT_SECONDS: u64 = 60;
 
 /// How a domain is reached.
 #[derive(Clone, Debug)]
 pub(super) enum Via {
-    /// It is of this server.
+    /// It is a domain of this server.
     Local,
-    /// By the connection of the worker.
+    /// Over the connection of the worker.
     Remote,
-    /// Not at all: this reply stands for all recipients.
+    /// Not at all: this is the reply for all recipients.
     Down(Reply),
     /// Not now: its recipients are tried again later, and the attempt does not count.
     NotNow {
         /// Why.
         why: String,
-        /// Whether they wait for some time. Otherwise they are due at once, for any server that may try them.
+        /// Whether they wait for some time. Otherwise they are due at once, for any server that can try them.
         has_to_wait: bool,
     },
 }
@@ -46,7 +46,7 @@ pub(super) struct Attempt<'a> {
     pub(super) recipients: &'a [Claimed],
 }
 
-/// A message in memory. The memory is free again when this is dropped.
+/// A message in memory. The memory is released when this is dropped.
 struct Prepared<'a> {
     outgoing: Outgoing,
     _memory: SemaphorePermit<'a>,
@@ -60,7 +60,7 @@ impl Deref for Prepared<'_> {
     }
 }
 
-/// A recipient, and what became of it.
+/// A recipient, and the outcome of the attempt.
 pub(super) struct Decision<'a> {
     pub(super) claim: &'a Claimed,
     /// The last reply.
@@ -68,9 +68,9 @@ pub(super) struct Decision<'a> {
     pub(super) end: End,
     /// Why it has expired, in words of this server.
     pub(super) expired: Option<String>,
-    /// Whether copies of it go on to other servers by an alias of this one.
+    /// Whether an alias of this server forwards copies of it to other servers.
     pub(super) is_forwarded: bool,
-    /// Whether its sender is to hear of it now.
+    /// Whether its sender gets a report now.
     pub(super) is_reported: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum End {
 }
 
 impl Decision<'_> {
-    /// What submissions of JMAP and operators are shown as the reply.
+    /// The reply that submissions of JMAP and operators are shown.
     pub(super) fn shown(&self) -> Reply {
         match &self.expired {
             Some(why) => schedule::expired(why, &self.reply),
@@ -94,7 +94,7 @@ impl Decision<'_> {
 }
 
 impl Attempt<'_> {
-    /// Makes the attempt, and returns what is to be noted.
+    /// Makes the attempt, and returns the outcomes to record.
     pub(super) async fn make(&self, via: &Via, connection: Option<&mut Box<dyn Connection>>) -> Vec<Outcome> {
         if let Via::NotNow { why, has_to_wait } = via {
             debug!(why, "outgoing mail can't be tried now");
@@ -116,7 +116,7 @@ impl Attempt<'_> {
             let attempted = vec![attempted; self.recipients.len()];
             return self.outcomes(attempted, None, false).await;
         }
-        // A message that makes its preparing or its transmission panic must not end the sender, nor be tried for ever.
+        // A message whose preparation or transmission panics must neither end the sender nor be tried for ever.
         let made = AssertUnwindSafe(self.transmit(via, connection)).catch_unwind().await;
         match made {
             Ok(Ok((attempted, outgoing))) => {
@@ -141,7 +141,7 @@ impl Attempt<'_> {
         self.recipients.iter().all(|claim| claim.recipient.last.is_some())
     }
 
-    /// `None` when it can't be known now.
+    /// Makes the submission final; `None` when that can't be done now.
     async fn release(&self) -> Option<bool> {
         let source = &self.recipients.first()?.recipient.message.source;
         let Some(account) = source.account else { return Some(true) };
@@ -173,7 +173,7 @@ impl Attempt<'_> {
             }
             _ => Vec::new(),
         };
-        // Every recipient has a reply, whatever the other side of the seam says.
+        // Every recipient gets a reply, even if the implementation has returned too few.
         let none = Reply::own(451, "4.4.2", "the connection ended without a reply");
         attempted.resize(
             recipients.len(),
@@ -193,7 +193,7 @@ impl Attempt<'_> {
         Ok(Prepared { outgoing, _memory: memory })
     }
 
-    /// What is noted for replies to all recipients, with the reports about them.
+    /// The outcomes to record for the replies to all recipients, with the reports about them.
     async fn outcomes(
         &self,
         attempted: Vec<Attempted>,
@@ -208,7 +208,7 @@ impl Attempt<'_> {
         self.report(&decisions, is_local).await;
         let notes = notes::Notes::begin(self.shared, self.recipients, outgoing, is_local).await;
         notes.decided(&decisions);
-        // Reports repeat the message, so it is prepared for them alone if need be; one that can't be is reported without it.
+        // Reports repeat the message, so if necessary it is prepared for them alone; if that fails, they are sent without it.
         let prepared = match outgoing {
             Some(_) => None,
             None if decisions.iter().any(|decision| decision.is_reported) => {
@@ -260,7 +260,7 @@ impl Attempt<'_> {
         Decision { claim, reply, end, expired, is_forwarded, is_reported }
     }
 
-    /// Brings the submission of JMAP up to date, some times if need be: when the outcomes are noted, nothing reports them again.
+    /// Updates the submission of JMAP, with retries: once the outcomes are recorded, nothing reports them again.
     async fn report(&self, decisions: &[Decision<'_>], is_local: bool) {
         let mut failures = 0;
         for decision in decisions {
@@ -275,7 +275,7 @@ impl Attempt<'_> {
                 warn!(%error, failures, "the delivery status of a submission can't be noted");
                 let is_stopping = *self.shared.stopping.borrow();
                 let failures_max = if is_stopping { REPORT_TRIES_STOPPING } else { NOTE_TRIES_MAX };
-                // Of all recipients together: it is not noted meanwhile that they have their mail.
+                // The limit is for all recipients together: until this ends, their outcomes are not recorded.
                 if failures >= failures_max {
                     break;
                 }

@@ -1,5 +1,6 @@
-//! What the sender has in memory: recipients that are due, by domain, and who works for which domain. All of it is bounded, and
-//! whatever is not in it is found again in the queue.
+//! What the sender keeps in memory: recipients that are due, by domain, and the workers of each domain. All of it is bounded;
+//! anything that is left out is found again in the queue. A *slot* is a worker's share of `connections_max`, or of the connections
+//! for slow domains.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -15,11 +16,11 @@ use crate::DeliveryConfig;
 
 /// The most domains.
 const DOMAINS_MAX: usize = 20_000;
-/// The most recipients that wait for one domain; the others stay in the queue until there is room.
+/// The most recipients that wait for one domain; the others stay in the queue until there is space.
 const WAITING_PER_DOMAIN_MAX: usize = 1_000;
-/// From how many recipients on each domain gets only a few.
+/// From so many waiting recipients on, each domain gets only [`WAITING_PER_DOMAIN_LOW`].
 const WAITING_MAX: usize = 50_000;
-/// Those few.
+/// The most recipients that wait for one domain then.
 const WAITING_PER_DOMAIN_LOW: usize = 10;
 /// The most domains that are remembered as good.
 const GOOD_MAX: usize = 20_000;
@@ -28,8 +29,8 @@ const LOCAL_MAX: usize = 20_000;
 /// How long a domain that was slow is expected to be slow again.
 const SLOW_MEMORY: Duration = Duration::from_secs(600);
 
-/// How long a hint is held while its recipient waits or is tried. Then it is done: a recipient that is claimed has a lease, and one
-/// that waits is found when it is overdue. So domains that are slow do not take all that a server may hold.
+/// How long a hint is held while its recipient waits or is tried. After that it is acknowledged: a recipient that is claimed has a
+/// lease, and one that waits is found when it is overdue. So slow domains do not use up all the hints that a server may hold.
 const TICKET_HELD: Duration = Duration::from_secs(30);
 
 /// The number of a worker.
@@ -45,7 +46,7 @@ pub(super) struct Start {
 
 #[derive(Default)]
 struct Domain {
-    /// Due, and not given to a worker yet.
+    /// Recipients that are due and have not been given to a worker.
     waiting: VecDeque<QueuedId>,
     /// The accounts of the queue that have more for it.
     more: BTreeSet<QueueAccount>,
@@ -53,7 +54,7 @@ struct Domain {
     /// Whether it is in a list of domains that wait for a worker.
     is_listed: bool,
     slow_until: Option<Instant>,
-    /// What stands for all its recipients, and until when no connection is tried.
+    /// The reply for all its recipients, and until when no connection is tried.
     down: Option<(Reply, Instant)>,
 }
 
@@ -62,25 +63,25 @@ impl Domain {
         self.slow_until.is_some_and(|until| now < until)
     }
 
-    /// Whether nothing is known of it that must be kept.
+    /// Whether nothing about it needs to be kept.
     fn is_idle(&self, now: Instant) -> bool {
         let is_down = self.down.as_ref().is_some_and(|(_, until)| now < *until);
         self.waiting.is_empty() && self.more.is_empty() && self.workers == 0 && !self.is_slow(now) && !is_down
     }
 }
 
-/// What is expected of a domain, and so which places its workers take.
+/// What is expected of a domain. This determines which slots its workers may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// It answered, and is not known to be slow: its workers may take all places but those for slow ones.
+    /// It answered, and is not known to be slow: its workers may use all slots except those for slow domains.
     Good,
-    /// Nothing is known of it. Such domains leave a quarter of the places to those that answer.
+    /// Nothing is known of it. Such domains leave a quarter of the slots to those that answer.
     New,
-    /// It is or was slow: its workers have places of their own.
+    /// It is or was slow: its workers have slots of their own.
     Slow,
-    /// It is of this server: its workers make no connection, and have places of their own.
+    /// It is of this server: its workers open no connection, and have slots of their own.
     Local,
-    /// Its worker has no connection any more and notes outcomes: it takes no place.
+    /// Its worker has no connection any more and only records outcomes: it uses no slot.
     Noting,
 }
 
@@ -90,9 +91,9 @@ struct Worker {
     progress: Instant,
 }
 
-/// See the module.
+/// The state of the sender in memory, see the module.
 pub(super) struct Board {
-    /// One server takes the mail of all domains: they share its connections in turn, and none of them counts as new or slow.
+    /// One server takes the mail of all domains: they share its connections, and none of them counts as new or slow.
     has_smarthost: bool,
     /// Workers for other servers, beside slow ones.
     connections_max: usize,
@@ -102,7 +103,7 @@ pub(super) struct Board {
     local_max: usize,
     slow_after: Duration,
     domains: BTreeMap<Arc<str>, Domain>,
-    /// Domains that wait for a worker, each once, by what is expected of them.
+    /// Domains that wait for a worker, each once, in one of three lists by what is expected of them.
     ready: VecDeque<Arc<str>>,
     ready_new: VecDeque<Arc<str>>,
     ready_slow: VecDeque<Arc<str>>,
@@ -120,15 +121,15 @@ pub(super) struct Board {
     slow: usize,
     local_workers: usize,
     noting: usize,
-    /// The domains of which the queue has more.
+    /// The domains that have more recipients in the queue.
     with_more: BTreeSet<Arc<str>>,
-    /// Accounts with recipients that were let go without an outcome: they are read again.
+    /// Accounts with recipients that were released without an outcome: they are read again.
     again: BTreeSet<QueueAccount>,
-    /// Hints of other servers about recipients in hand, with the times of their arrival.
+    /// Hints of other servers about recipients that wait or are being tried, with the times of their arrival.
     tickets: HashMap<QueuedId, (Ticket, Instant)>,
 }
 
-/// What the board has, for metrics.
+/// The size of the board, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) domains: usize,
@@ -174,8 +175,9 @@ impl Board {
         }
     }
 
-    /// Takes note of a hint that a recipient is due. It is held as long as its recipient is in hand. One for which there is no room is done: it
-    /// is read from the queue again when its domain has room, or when it is overdue.
+    /// Adds a recipient that another server's hint announces as due. The hint is held while its recipient waits or is tried. If
+    /// there is no space for the recipient, the hint is acknowledged at once: the recipient is read from the queue when its domain
+    /// has space, or when it is overdue.
     pub(super) fn hint(&mut self, item: DueItem, ticket: Ticket, now: Instant) {
         let id = item.id;
         let is_new = !self.in_hand.contains(&id);
@@ -192,7 +194,7 @@ impl Board {
         self.tickets.clear();
     }
 
-    /// Takes note of a recipient that is due. `false` when there is no room even to note that its domain has one.
+    /// Adds a recipient that is due. `false` when there is not even space to note that its domain has one.
     pub(super) fn offer(&mut self, item: DueItem, now: Instant) -> bool {
         if self.in_hand.contains(&item.id) {
             return true;
@@ -219,7 +221,7 @@ impl Board {
     /// Lists a domain that has something to do and may have one more worker.
     fn list(&mut self, name: &Arc<str>, now: Instant) {
         let Some(domain) = self.domains.get_mut(name) else { return };
-        // One worker is enough to find out about a domain, and to note that it is down.
+        // One worker is enough to find out about a domain, and to record outcomes while it is down.
         let is_down = domain.down.as_ref().is_some_and(|(_, until)| now < *until);
         let is_good = self.has_smarthost || self.good.contains(name);
         let is_local = self.local.contains(name);
@@ -242,14 +244,14 @@ impl Board {
         list.push_back(name.clone());
     }
 
-    /// The next worker to start; `None` when no domain waits for one, or all places are taken.
+    /// The next worker to start; `None` when no domain waits for one, or all slots are in use.
     pub(super) fn start(&mut self, now: Instant) -> Option<Start> {
         loop {
             let (name, class) = self.pop()?;
             let Some(domain) = self.domains.get_mut(&name) else { continue };
             domain.is_listed = false;
             if domain.waiting.is_empty() {
-                continue; // the workers that it has took all
+                continue; // its other workers took all
             }
             domain.workers += 1;
             self.last_worker += 1;
@@ -261,13 +263,13 @@ impl Board {
         }
     }
 
-    /// The next domain that waits and for which there is a place.
+    /// The next waiting domain for which there is a slot.
     fn pop(&mut self) -> Option<(Arc<str>, Class)> {
         if self.local_workers < self.local_workers_max && !self.ready_local.is_empty() {
             return Some((self.ready_local.pop_front()?, Class::Local));
         }
         let has_place = self.connected() < self.connections_max;
-        // Both those that answer and new ones have a quarter of the places for themselves.
+        // Domains that answer and new ones each have a quarter of the slots reserved.
         let quarter = self.connections_max.div_ceil(4);
         if has_place && self.new < quarter && !self.ready_new.is_empty() {
             return Some((self.ready_new.pop_front()?, Class::New));
@@ -284,7 +286,7 @@ impl Board {
         None
     }
 
-    /// Workers that have the places of domains of other servers that are not slow.
+    /// Workers that use the slots of domains of other servers that are not slow.
     fn connected(&self) -> usize {
         self.workers.len() - self.slow - self.local_workers - self.noting
     }
@@ -299,7 +301,7 @@ impl Board {
         }
     }
 
-    /// Changes the class of a worker, and so the places that it is counted for. Returns the class before; `None` when it has ended.
+    /// Changes the class of a worker, and so the slots that it is counted for. Returns the class before; `None` when it has ended.
     fn reclassify(&mut self, id: WorkerId, class: Class) -> Option<Class> {
         let worker = self.workers.get_mut(&id)?;
         let before = std::mem::replace(&mut worker.class, class);
@@ -324,7 +326,7 @@ impl Board {
         taken
     }
 
-    /// Lets recipients go that a worker took. `is_noted` when their outcomes are noted; else they are read again.
+    /// Releases recipients that a worker took. `is_noted` if their outcomes were recorded; otherwise they are read again.
     pub(super) fn done(&mut self, ids: &[QueuedId], is_noted: bool) {
         for id in ids {
             self.in_hand.remove(id);
@@ -338,8 +340,8 @@ impl Board {
         }
     }
 
-    /// Whether a worker may give up its place before the last outcomes are noted: its domain has nothing more, others have no place, and not
-    /// too many note already.
+    /// Whether a worker may give up its slot before the last outcomes are recorded: its domain has nothing more, other domains
+    /// lack a slot, and not too many workers are recording outcomes already.
     pub(super) fn may_leave(&self, id: WorkerId) -> bool {
         let Some(worker) = self.workers.get(&id) else { return false };
         let has_more = self.domains.get(&worker.domain).is_some_and(|domain| !domain.waiting.is_empty());
@@ -354,7 +356,7 @@ impl Board {
         !has_more && is_short && self.noting < self.connections_max
     }
 
-    /// A worker has no connection any more and only notes outcomes: another domain may have its place. It still counts for its own domain.
+    /// A worker has closed its connection and only records outcomes: another domain may use its slot. It still counts for its own domain.
     pub(super) fn left(&mut self, id: WorkerId) {
         let _ = self.reclassify(id, Class::Noting);
     }
@@ -377,7 +379,7 @@ impl Board {
         }
     }
 
-    /// A worker has got on.
+    /// A worker has made progress.
     pub(super) fn progressed(&mut self, id: WorkerId, now: Instant) {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.progress = now;
@@ -402,7 +404,7 @@ impl Board {
         is_new
     }
 
-    /// The domain of a worker is of this server, so the worker gives up its place among connections. Returns whether another worker may
+    /// The domain of a worker is of this server, so the worker gives up its slot among connections. Returns whether another worker may
     /// start now.
     pub(super) fn set_local(&mut self, id: WorkerId, now: Instant) -> bool {
         let Some(name) = self.workers.get(&id).map(|worker| worker.domain.clone()) else { return false };
@@ -425,20 +427,20 @@ impl Board {
         !is_local
     }
 
-    /// A domain could not be reached: this reply stands for all its recipients for some time.
+    /// A domain could not be reached: for some time, this is the reply for all its recipients.
     pub(super) fn set_down(&mut self, name: &str, reply: Reply, until: Instant) {
         if let Some(domain) = self.domains.get_mut(name) {
             domain.down = Some((reply, until));
         }
     }
 
-    /// What stands for all recipients of a domain now.
+    /// The reply for all recipients of a domain that is down now.
     pub(super) fn down(&self, name: &str, now: Instant) -> Option<Reply> {
         let (reply, until) = self.domains.get(name)?.down.as_ref()?;
         (now < *until).then(|| reply.clone())
     }
 
-    /// Moves workers without progress to the places for slow ones, as far as there are any, and forgets what is no longer true.
+    /// Moves workers without progress to the slots for slow domains, as far as there are any, and drops what is outdated.
     pub(super) fn review(&mut self, now: Instant) {
         let is_old =
             |_: &QueuedId, held: &mut (Ticket, Instant)| now.saturating_duration_since(held.1) >= TICKET_HELD;
@@ -459,7 +461,7 @@ impl Board {
         for id in moved {
             let _ = self.reclassify(id, Class::Slow);
         }
-        // A domain that was listed before it was slow must not take a place of the others.
+        // A domain that was listed before it was slow must not take a slot from the others.
         for list in [&mut self.ready, &mut self.ready_new] {
             let is_slow = |name: &Arc<str>| self.domains.get(name).is_some_and(|domain| domain.is_slow(now));
             let (slow, others): (VecDeque<_>, VecDeque<_>) =
@@ -470,7 +472,7 @@ impl Board {
         self.domains.retain(|_, domain| !domain.is_idle(now) || domain.is_listed);
     }
 
-    /// Domains that have room for what the queue has for them, with an account to read, at most so many.
+    /// At most `max` domains that have space for more recipients from the queue, each with an account to read.
     pub(super) fn refills(&mut self, max: usize) -> Vec<(Arc<str>, QueueAccount)> {
         if self.waiting >= WAITING_MAX {
             return Vec::new();

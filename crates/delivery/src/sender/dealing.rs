@@ -1,5 +1,5 @@
-//! Work dealt out between servers: one of them reads what is due and publishes hints, and each receives some. While the queue between
-//! the servers can't be used, each reads for itself.
+//! Distributes work between servers: one of them reads what is due and publishes hints, and each server receives some of them.
+//! While the queue between the servers is unavailable, each server reads for itself.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,13 +9,13 @@ use restante_queue::{Dealer, PUBLISH_ITEMS_MAX, Received, Work};
 
 use super::hints;
 
-/// Hints that are remembered, so that none is published each time that its recipient is read.
+/// The most hints that are remembered, so that a hint is not published again each time its recipient is read.
 const DEALT_MAX: usize = 200_000;
 
-/// Who gets what this server reads.
+/// Which servers get the work that this server reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// This server: each looks for its own work.
+    /// Only this server: each server looks for its own work.
     Own,
     /// All servers: this one reads what is due.
     Deals,
@@ -35,7 +35,7 @@ impl Dealing {
         Self { work, seen: None, dealt: HashMap::new() }
     }
 
-    /// The mode now, and whether everything is to be read again because it is another one.
+    /// The current mode, and whether everything must be read again because the distributing server has changed.
     pub(super) fn look(&mut self) -> (Mode, bool) {
         let Some(work) = &self.work else { return (Mode::Own, false) };
         let dealer = work.dealer();
@@ -51,11 +51,11 @@ impl Dealing {
         (mode, is_other)
     }
 
-    /// Publishes hints about recipients. Those about which one was published since `known` (seconds since 1970) are left out, and
-    /// returned as a count.
+    /// Publishes hints about recipients. Recipients with a hint that was published since `known` (seconds since 1970) are left out;
+    /// returns how many these are.
     ///
     /// # Errors
-    /// Those of the queue. What was not published is to be read again.
+    /// Those of the queue. Recipients without a published hint must be read again.
     pub(super) async fn deal(&mut self, items: &[DueItem], known: u64, now: u64) -> Result<usize, Error> {
         let Some(work) = &self.work else { return Ok(0) };
         let is_known = |item: &&DueItem| self.dealt.get(&item.id).is_some_and(|dealt| *dealt >= known);
@@ -77,7 +77,7 @@ impl Dealing {
     }
 }
 
-/// Whether a queue is only full, and takes more when servers have taken some.
+/// Whether a queue is only full, and accepts more once servers have taken some.
 pub(super) fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::Full
 }

@@ -1,4 +1,4 @@
-//! Whether the sender gets on: figures, and the watchdog.
+//! The health of the sender: metrics, and the watchdog.
 
 use std::{
     sync::{
@@ -15,25 +15,25 @@ use tracing::warn;
 
 use super::{Shared, gauge};
 
-/// How often it is read what the oldest recipient is.
+/// How often the oldest recipient is looked up.
 const OLDEST_EVERY: Duration = Duration::from_secs(30);
-/// How often the queue is counted, and cleared of what is forgotten.
+/// How often the queue is counted, and expired records are removed from it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
-/// For how long the loop of the sender may give no sign of life, in seconds.
+/// How long the loop of the sender may be silent, in seconds.
 const SILENCE_SECONDS: u64 = 120;
 
-/// Whether a sender gets on. Cloning shares it.
+/// The health of a sender. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SenderHealth(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     stuck_seconds: u64,
-    /// When the loop last came round, in seconds since 1970; 0 before it began.
+    /// When the loop last ran, in seconds since 1970; 0 before it began.
     ticked: AtomicU64,
-    /// When an outcome was last noted.
+    /// When an outcome was last recorded.
     noted: AtomicU64,
-    /// When the oldest recipient was due, when that was last read; `u64::MAX` for none.
+    /// When the oldest recipient was due, as last read; `u64::MAX` for none.
     oldest_due: AtomicU64,
     is_held: AtomicBool,
     is_stopped: AtomicBool,
@@ -52,7 +52,7 @@ impl SenderHealth {
     }
 
     pub(super) fn ticked(&self, now: u64) {
-        // It has not been stuck for longer than it runs.
+        // The sender can't have been stuck for longer than it has run.
         if self.0.ticked.swap(now, Relaxed) == 0 {
             self.0.noted.store(now, Relaxed);
         }
@@ -74,13 +74,13 @@ impl SenderHealth {
         self.0.oldest_due.store(due.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Whether an operator holds the whole queue, or a restore does.
+    /// Whether the whole queue is held, by an operator or after a restore.
     pub fn is_held(&self) -> bool {
         self.0.is_held.load(Relaxed)
     }
 
-    /// What is wrong, if something is: that the sender does not run, or that mail is due and nothing has moved for longer than
-    /// `stuck_seconds`. `now` in seconds since 1970.
+    /// The problem, if there is one: the sender does not run, or mail is due and nothing has moved for longer than `stuck_seconds`.
+    /// `now` in seconds since 1970.
     pub fn problem(&self, now: u64) -> Option<String> {
         let ticked = self.0.ticked.load(Relaxed);
         if self.0.is_stopped.load(Relaxed) || ticked == 0 {
@@ -101,7 +101,7 @@ impl SenderHealth {
     }
 }
 
-/// Keeps figures up to date, and forgets what has ended. Never ends.
+/// Keeps metrics up to date, and removes what has expired from the queue. Never ends.
 pub(super) async fn tend(shared: &Shared) {
     let mut counted: Option<Instant> = None;
     loop {

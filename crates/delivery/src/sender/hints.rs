@@ -1,4 +1,5 @@
-//! Hints between servers that share a queue: "this recipient is due". The records are the truth; a hint only says who looks.
+//! Hints between servers that share a queue: "this recipient is due". The records are authoritative; a hint only determines which
+//! server looks.
 
 use bytes::Bytes;
 use restante_mail::queue::{DueItem, QueueAccount, QueuedId};
@@ -16,7 +17,7 @@ pub(super) fn encode(item: &DueItem) -> Bytes {
     bytes.into()
 }
 
-/// The recipient that a hint of a server is about; `None` for bytes that are no hint of this version.
+/// The recipient that a server's hint is about; `None` for bytes that are not a hint of this version.
 pub fn decode(bytes: &[u8]) -> Option<DueItem> {
     let (version, rest) = bytes.split_first()?;
     let (account, rest) = rest.split_first_chunk()?;

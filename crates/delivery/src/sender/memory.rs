@@ -18,8 +18,8 @@ impl MessageMemory {
         Self { pages: Semaphore::new(permits), pages_max }
     }
 
-    /// Waits until there is memory for a message of so many bytes, first come, first served. A message that is larger than the bound waits until
-    /// it is the only one.
+    /// Waits until there is memory for a message of so many bytes, first come, first served. A message larger than the bound waits
+    /// until it is the only one.
     pub(super) async fn acquire(&self, bytes: u64) -> SemaphorePermit<'_> {
         let pages = pages(bytes).min(self.pages_max);
         self.pages.acquire_many(pages).await.expect("the semaphore is never closed")

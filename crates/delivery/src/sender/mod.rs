@@ -1,4 +1,4 @@
-//! The sender of the queue: reads what is due, and has workers try it domain by domain.
+//! The sender of the queue: reads which recipients are due, and has workers try them, domain by domain.
 
 mod attempt;
 mod board;
@@ -34,21 +34,21 @@ pub use hints::decode as decode_hint;
 use memory::MessageMemory;
 use worker::Worker;
 
-/// How often the sender looks whether something has become due, beside announcements.
+/// How often the sender checks whether something has become due, in addition to announcements.
 const TICK: Duration = Duration::from_secs(1);
 /// Entries of the index of what is due that are read at once.
 const PAGE: usize = 1_024;
-/// Pages of one account that are read before the others get their turn.
+/// Pages of one account that are read in one round; then the other accounts are read.
 const PAGES_MAX: usize = 4;
-/// Hints of other servers that are looked at before workers are started for them.
+/// Hints of other servers that are read before workers are started for them.
 const HINTS_MAX: usize = 256;
-/// How far behind the last walk the next one begins: commits take some time, and clocks of servers differ.
+/// How long before the end of the last walk the next one begins: commits take some time, and clocks of servers differ.
 const SLACK_SECONDS: u64 = 10;
-/// How often it is read whether the queue is held.
+/// How often the sender checks whether the queue is held.
 const GATE_EVERY: Duration = Duration::from_secs(5);
-/// The most domains that are filled up in one round.
+/// The most domains that are refilled in one round.
 const REFILLS_MAX: usize = 64;
-/// How long each step of a round reads on after an account could not be read. Later rounds begin with other accounts.
+/// A step of a round ends after this time if an account could not be read. Later rounds begin with other accounts.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long attempts that are under way may take to end when the sender is stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,15 +66,15 @@ pub struct SenderParts {
     pub local: Arc<dyn Local>,
     /// Submissions of JMAP.
     pub submissions: Arc<dyn Submissions>,
-    /// Makes what is transmitted.
+    /// Prepares stored messages for transmission.
     pub preparing: Arc<dyn Preparing>,
     /// Writes reports.
     pub notices: Arc<dyn Notices>,
-    /// The queue that deals out work between servers; `None` when each server reads what is due for itself.
+    /// The queue that distributes work between servers; `None` when each server reads what is due for itself.
     pub work: Option<Arc<dyn Work>>,
-    /// Where operators find what became of mail.
+    /// Records outcomes for operators.
     pub outcomes: Option<Arc<dyn OutcomeLog>>,
-    /// What is counted.
+    /// Metrics.
     pub metrics: SenderMetrics,
 }
 
@@ -90,26 +90,26 @@ struct Shared {
     board: Mutex<Board>,
     health: SenderHealth,
     memory: MessageMemory,
-    /// A worker has ended or may get company, so that another may start.
+    /// Notified when a worker has ended or its domain may have more of them, so that another may start.
     freed: Notify,
     stopping: watch::Sender<bool>,
 }
 
-/// What is known of an account of the queue.
+/// How far an account of the queue has been read.
 #[derive(Clone, Default)]
 struct Progress {
-    /// The low mark: what is due before it has been read.
+    /// The low mark: everything that is due before it has been read.
     low: u64,
-    /// Where a walk that was not finished goes on, and until which time it goes.
+    /// Where an unfinished walk continues, and the time until which it reads what is due.
     unfinished: Option<(Cursor, u64)>,
-    /// When the next recipient becomes due, as far as it is known.
+    /// When the next recipient becomes due, if known.
     next_due: Option<u64>,
-    /// Until when what is due was read since the next one was looked up.
+    /// Until when recipients that are due were read, if the next one has not been looked up since.
     read_until: Option<u64>,
     is_changed: bool,
-    /// Whether something was read for which there was no room.
+    /// Whether recipients were left out because there was no space for them, or because they could not be read.
     has_missed: bool,
-    /// Whether something was read that another server is to do, and that may be due again by now.
+    /// Whether recipients were read that had been dealt out to servers before, and that may be due again by now.
     is_dealt: bool,
 }
 
@@ -124,12 +124,13 @@ impl Sender {
         Self { shared: Arc::new(Shared { parts, config, board, health, memory, freed, stopping }) }
     }
 
-    /// Whether it gets on.
+    /// The health of the sender.
     pub fn health(&self) -> SenderHealth {
         self.shared.health.clone()
     }
 
-    /// Sends until `stop`, then lets the attempts that are under way end for up to 30 s. What is cut off is tried again when its lease ends.
+    /// Sends until `stop`, then lets the attempts that are under way end for up to 30 s. Attempts that are cut off are repeated
+    /// when their leases end.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let shared = self.shared;
         let mut changes = shared.parts.queue.changes();
@@ -175,7 +176,7 @@ fn warn_of_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// What goes wrong in a round. An account that can't be read must not keep the others from being sent, so the round goes on.
+/// The errors of a round. An account that can't be read must not stop mail of the others, so the round goes on.
 struct Failures {
     step_begun: Instant,
     first: Option<Error>,
@@ -186,7 +187,7 @@ impl Failures {
         Self { step_begun, first: None }
     }
 
-    /// The next step has its own time, so that it is also made when an account takes up that of the step before it in each round.
+    /// Each step has a time limit of its own, so that it is made even if one account uses up the time of the step before it in each round.
     fn next_step(&mut self) {
         self.step_begun = Instant::now();
     }
@@ -197,7 +198,7 @@ impl Failures {
         }
     }
 
-    /// Whether to read no further. Where each account costs a timeout, the sender would stand still for minutes.
+    /// Whether to stop reading. If each account cost a timeout, the sender would stall for minutes.
     fn take_too_long(&self) -> bool {
         self.first.is_some() && self.step_begun.elapsed() >= FAILING_TIMEOUT
     }
@@ -207,14 +208,14 @@ impl Failures {
     }
 }
 
-/// What the loop of the sender knows.
+/// The state of the loop of the sender.
 struct Round {
     shared: Arc<Shared>,
     accounts: Vec<Progress>,
     last_tick: Option<Instant>,
     last_gate: Option<Instant>,
     is_held: bool,
-    /// The account that is read from the beginning next, whatever its low mark says.
+    /// The account that is read from the beginning next, regardless of its low mark.
     sweep: usize,
     dealing: Dealing,
     mode: Mode,
@@ -237,7 +238,7 @@ impl Round {
         }
     }
 
-    /// Takes note of a hint, and of all that wait behind it.
+    /// Handles a hint, and all others that are waiting.
     fn received_all(&mut self, first: Received) {
         self.received(first);
         let work = self.shared.parts.work.clone();
@@ -247,7 +248,7 @@ impl Round {
         }
     }
 
-    /// Takes note of a hint. One that can't be read is of no use to any server.
+    /// Handles a hint. One that can't be read is rejected, since no other server could read it either.
     fn received(&mut self, received: Received) {
         let Received { item, ticket } = received;
         match hints::decode(&item) {
@@ -259,7 +260,7 @@ impl Round {
         }
     }
 
-    /// Takes note of who deals out the work. After a change all accounts are read from the beginning.
+    /// Looks up which server distributes the work. After a change, all accounts are read from the beginning.
     fn look_who_deals(&mut self) {
         let (mode, is_other) = self.dealing.look();
         self.mode = mode;
@@ -269,7 +270,7 @@ impl Round {
         }
     }
 
-    /// Takes note of an announcement.
+    /// Handles an announcement.
     fn announced(&mut self, next: Option<Result<restante_records::Announcement, restante_records::Lagged>>) {
         match next {
             Some(Ok(announcement)) => {
@@ -281,7 +282,7 @@ impl Round {
         }
     }
 
-    /// Takes note of all announcements that wait.
+    /// Handles all announcements that are waiting.
     fn note(&mut self, changes: &mut Watch) {
         while let Some(Some(next)) = changes.next().now_or_never() {
             self.announced(Some(next));
@@ -299,7 +300,7 @@ impl Round {
         }
     }
 
-    /// Reads what is due, and starts workers, also when some could not be read.
+    /// Reads what is due, and starts workers even if some accounts could not be read.
     ///
     /// # Errors
     /// The first one of the reads.
@@ -338,7 +339,7 @@ impl Round {
         failures.result()
     }
 
-    /// The accounts, each tick beginning with another one.
+    /// The accounts; each tick begins with another one.
     fn in_turn(&self) -> Vec<QueueAccount> {
         let mut accounts: Vec<QueueAccount> = QueueAccount::all().collect();
         accounts.rotate_left(self.sweep);
@@ -373,7 +374,7 @@ impl Round {
         };
         let overdue = self.overdue(self.shared.parts.queue.now());
         self.dealing.forget(overdue);
-        // What another server deals out was returned to it.
+        // If another server distributes the work, the hints were returned to it.
         if self.mode != Mode::Receives {
             again.into_iter().for_each(|account| self.read_anew(account.number()));
         }
@@ -384,13 +385,13 @@ impl Round {
                 self.read_anew(number);
             }
         }
-        // Whatever was missed, as when a clock has jumped, is found within about a minute.
+        // Anything that was missed, for example when a clock has jumped, is found within about a minute.
         self.read_anew(self.sweep);
         self.sweep = (self.sweep + 1) % self.accounts.len();
     }
 
-    /// Looks up when the next recipients become due, of the accounts that were read since the last time. Times are seconds, so that a look at each tick
-    /// is often enough, and not one after each commit.
+    /// Looks up when the next recipients become due, for the accounts that were read since the last time. Times are in seconds, so
+    /// one look-up for each tick is enough, instead of one after each commit.
     async fn look_ahead(&mut self, failures: &mut Failures) {
         let queue = self.shared.parts.queue.clone();
         for account in self.in_turn() {
@@ -417,16 +418,16 @@ impl Round {
         }
     }
 
-    /// Until when something must have been due that is read though another server deals out the work.
+    /// What has been due since before this time is overdue: it is read even if another server distributes the work.
     fn overdue(&self, time: u64) -> u64 {
         time.saturating_sub(self.shared.config.sweep_seconds.get())
     }
 
-    /// Passes on what is due: to the workers of this server, or to all servers. Returns whether some is to be read again soon.
+    /// Passes on recipients that are due: to the workers of this server, or to all servers. Returns whether some must be read again soon.
     async fn pass_on(&mut self, items: Vec<DueItem>, low: u64) -> Result<bool, Error> {
         if self.mode == Mode::Deals {
             let now = self.shared.parts.queue.now();
-            // What was read before, and is due later than its hint, is due once more.
+            // A recipient whose hint is older than this gets another one: it has become due again since, or is overdue.
             let known = low.max(self.overdue(now));
             return Ok(self.dealing.deal(&items, known, now).await? > 0);
         }
@@ -498,7 +499,7 @@ impl Round {
         Ok(())
     }
 
-    /// Fills up domains that had more than there was room for.
+    /// Refills domains that had more recipients than there was space for.
     async fn refill(&mut self, time: u64, failures: &mut Failures) {
         let refills = self.shared.board.lock().refills(REFILLS_MAX);
         for (domain, account) in refills {

@@ -1,4 +1,4 @@
-//! What operators read of attempts.
+//! Notes about attempts for operators.
 
 use restante_mail::queue::{Claimed, NewMessage, Reply};
 
@@ -33,7 +33,7 @@ impl<'a> Notes<'a> {
         Self { shared, recipients, message_id, is_local }
     }
 
-    /// Notes what the attempt came to.
+    /// Notes the outcomes of the attempt.
     pub(super) fn decided(&self, decisions: &[Decision<'_>]) {
         for decision in decisions {
             let reply = decision.shown();
@@ -46,7 +46,7 @@ impl<'a> Notes<'a> {
         }
     }
 
-    /// Notes that senders of those who are to be reported get a report.
+    /// Notes that the senders of recipients that are to be reported get a report.
     pub(super) fn reported(&self, decisions: &[&Decision<'_>], kind: NoticeKind, report: &NewMessage) {
         let outcome = RecipientOutcome::Reported { kind, report: &report.source.key };
         for decision in decisions.iter().filter(|decision| decision.is_reported) {

@@ -1,4 +1,4 @@
-//! Reports about recipients (RFC 3464): to whom, and in which commit.
+//! Reports about recipients (RFC 3464): who gets them, and in which commit.
 
 use bytes::Bytes;
 use restante_core::Error;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{NoticeAbout, NoticeKind, NoticeRecipient, Outgoing, metrics::NOTICE_KINDS, schedule};
 
-/// What kind of report an ending belongs to.
+/// The kind of report for an ending.
 pub(super) fn kind_of(decision: &Decision<'_>, is_local: bool) -> NoticeKind {
     match decision.end {
         End::Delivered if decision.is_forwarded => NoticeKind::Expanded,
@@ -24,7 +24,8 @@ pub(super) fn kind_of(decision: &Decision<'_>, is_local: bool) -> NoticeKind {
     }
 }
 
-/// The report about those of some recipients of one message that are to be reported, stored and ready to be queued; `None` for none.
+/// The report about those recipients of a message that are to be reported, stored and ready to be queued; `None` if there is
+/// nothing to report.
 ///
 /// # Errors
 /// Those of storing it.
@@ -99,7 +100,7 @@ fn about(shared: &Shared, kind: NoticeKind, decision: &Decision<'_>, now: u64) -
     }
 }
 
-/// Names a report: by the message, the kind, and the recipients.
+/// The key of a report: derived from the message, the kind, and the recipients.
 fn key(label: &str, message: &QueuedMessage, decisions: &[&Decision<'_>]) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     hash.update(b"report\0");
@@ -118,8 +119,9 @@ fn key(label: &str, message: &QueuedMessage, decisions: &[&Decision<'_>]) -> [u8
     key
 }
 
-/// What is noted of recipients with one decision. When their report could not be stored, a failure is found out again later, so that its
-/// sender hears of it; a delivery is noted without its report, so that the mail is not sent twice.
+/// The outcome to record for recipients with the same kind of report. If their report could not be stored, a failed recipient is
+/// tried again later, so that its sender gets a report; a delivery is recorded without its report, so that the mail is not sent
+/// twice.
 pub(super) fn outcome(
     shared: &Shared,
     decisions: &[&Decision<'_>],

@@ -16,27 +16,27 @@ use super::{
 };
 use crate::{Connection, metrics::AttemptResult};
 
-/// How often noting an outcome is tried, unless something was delivered. The lease is extended meanwhile.
+/// How often recording an outcome is tried, unless something was delivered. The lease is extended meanwhile.
 pub(super) const NOTE_TRIES_MAX: u32 = 30;
 pub(super) const NOTE_PAUSE: Duration = Duration::from_secs(2);
-/// The first failure to note an outcome is logged, and then each of so many.
+/// The first failure to record an outcome is logged, and then one of so many.
 const NOTE_TRIES_PER_WARNING: u32 = 10;
-/// After this time since the claim it is read again whether a recipient may still be tried.
+/// If a claim is older than this, it is checked again whether a recipient may still be tried.
 const CLAIM_FRESH: Duration = Duration::from_secs(1);
-/// How long saying goodbye to a server may take.
+/// How long closing a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
     id: WorkerId,
-    /// The domain as the index names it.
+    /// The domain in the form of the index.
     domain: Arc<str>,
     connection: Option<Box<dyn Connection>>,
-    /// Whether it has no place any more, and ends when the last outcomes are noted.
+    /// Whether it has given up its slot, and ends when the last outcomes are recorded.
     has_left: bool,
 }
 
-/// Recipients that a worker took. Whatever becomes of the worker, they are let go.
+/// Recipients that a worker took. They are released no matter how the worker ends.
 struct ClaimedIds<'a> {
     shared: &'a Shared,
     ids: Vec<QueuedId>,
@@ -66,7 +66,7 @@ impl Worker {
         let shared = self.shared.clone();
         let max = shared.config.recipients_per_transaction_max.get();
         let mut transactions = 0;
-        // What waits is read again when the queue is released.
+        // The recipients that wait are read again when the queue is released.
         while !self.has_left && !self.is_stopping() && !shared.parts.queue.was_held() {
             let ids = shared.board.lock().take(&self.domain, max);
             if ids.is_empty() {
@@ -117,7 +117,7 @@ impl Worker {
         }
     }
 
-    /// Claims recipients, and makes the connection while the claim is committed. It is given up when others have claimed them all.
+    /// Claims recipients, and connects while the claim is committed. Gives up connecting if others have claimed all of them.
     async fn claim_and_connect(
         &mut self,
         ids: &[QueuedId],
@@ -139,7 +139,7 @@ impl Worker {
         }
     }
 
-    /// Closes the connection, and lets another domain have the place. A commit takes longer than a message to a server near by.
+    /// Closes the connection, and gives its slot to another domain: a commit takes longer than a message to a server near by.
     async fn leave(&mut self) {
         self.close().await;
         self.has_left = true;
@@ -147,7 +147,7 @@ impl Worker {
         self.shared.freed.notify_one();
     }
 
-    /// How a domain is reached now, with a connection if it takes one.
+    /// How a domain is reached now; opens a connection if it needs one.
     async fn connect(&mut self, domain: &str) -> Via {
         let shared = self.shared.clone();
         match shared.parts.local.is_local(domain).await {
@@ -198,7 +198,7 @@ impl Worker {
         self.shared.board.lock().set_down(&self.domain, reply, until);
     }
 
-    /// Notes that it gets on, so that its domain does not count as slow.
+    /// Notes that the worker makes progress, so that its domain does not count as slow.
     fn progressed(&self) {
         self.shared.board.lock().progressed(self.id, Instant::now());
     }
@@ -222,12 +222,12 @@ impl Worker {
             if matches!(via, Via::Remote) && is_closed {
                 via = self.connect(domain).await;
             }
-            // Also while a connection was made, which can take minutes.
+            // The queue may also have been held while a connection was made, which can take minutes.
             if shared.parts.queue.was_held() {
                 via = Via::NotNow { why: "the queue is held".to_owned(), has_to_wait: false };
             }
             let ended: Vec<Lease> = recipients.iter().map(|claim| claim.lease).collect();
-            // The messages before it may have taken hours.
+            // The messages before this one may have taken hours.
             let is_fresh = claimed_at.elapsed() < CLAIM_FRESH;
             let recipients = if is_fresh { recipients } else { still_claimed(&shared, recipients).await? };
             if recipients.is_empty() {
@@ -251,7 +251,7 @@ impl Worker {
     }
 }
 
-/// The domain of what was taken; `None` when that is gone. A name that is too long for the index is read from a record.
+/// The domain of the recipients; `None` when they are gone. A name that is too long for the index is read from a record.
 async fn name(shared: &Shared, domain: &str, ids: &[QueuedId]) -> Result<Option<String>, Error> {
     if !domain.starts_with('#') {
         return Ok(Some(domain.to_owned()));
@@ -260,7 +260,7 @@ async fn name(shared: &Shared, domain: &str, ids: &[QueuedId]) -> Result<Option<
     Ok(shared.parts.queue.get(*first).await?.map(|recipient| recipient.domain))
 }
 
-/// Claims recipients, whose leases are extended from now on.
+/// Claims recipients, and stores their leases, which are extended from then on.
 async fn claim(shared: &Shared, ids: &[QueuedId], leases: &Mutex<Vec<Lease>>) -> Result<Vec<Claimed>, Error> {
     let queue = &shared.parts.queue;
     let lease_until = queue.now().saturating_add(shared.config.lease_seconds.get());
@@ -284,8 +284,8 @@ async fn renew(shared: &Shared, leases: &Mutex<Vec<Lease>>) {
     }
 }
 
-/// Those of claimed recipients that may still be tried. Others were claimed by another server after their lease had ended, or an operator has dropped or
-/// held them: they are left out, and what is held gives its lease back.
+/// The claimed recipients that may still be tried. The others were claimed by another server after their lease had ended, or were
+/// dropped or held by an operator: they are left out, and those that are held return their lease.
 async fn still_claimed(shared: &Shared, claimed: Vec<Claimed>) -> Result<Vec<Claimed>, Error> {
     let leases: Vec<Lease> = claimed.iter().map(|claim| claim.lease).collect();
     let seconds = shared.config.lease_seconds.get();
@@ -314,7 +314,7 @@ async fn still_claimed(shared: &Shared, claimed: Vec<Claimed>) -> Result<Vec<Cla
     Ok(valid)
 }
 
-/// Notes outcomes, some times if need be. A mail whose delivery is not noted is sent again, so a delivery is tried to be noted until the sender ends.
+/// Records outcomes, with retries. A message whose delivery is not recorded is sent again, so recording a delivery is tried until the sender ends.
 async fn note(shared: &Shared, outcomes: &[Outcome]) -> Result<(), Error> {
     let mut endings = outcomes.iter().flat_map(|outcome| &outcome.endings);
     let has_delivery = endings.any(|(_, ending)| matches!(ending, Ending::Delivered));

@@ -13,32 +13,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// A server that takes all mail for other servers and passes it on, as `smtp.example.net:587`; empty for the servers of each domain. With port 465 TLS
-    /// begins at once, with others by STARTTLS.
+    /// A server that takes all mail for other servers and passes it on, such as `smtp.example.net:587`; empty for the servers of
+    /// each domain. On port 465, TLS begins at once, on others by STARTTLS.
     pub smarthost: String,
-    /// A file with what to log in with at the smarthost, as `user:password` in one line; empty for no log-in. It is read for each connection. The
-    /// smarthost then must have TLS and a certificate for its name.
+    /// A file with the credentials for the smarthost, as `user:password` in one line; empty for no log-in. It is read for each
+    /// connection. The smarthost must then have TLS and a certificate for its name.
     pub smarthost_credentials: PathBuf,
     /// Connections to the smarthost at once, for all domains together; more than `delivery.connections_max` is no more than that.
     pub smarthost_connections_max: NonZero<usize>,
     /// A file with the certificates of the authorities that certificates of other servers are checked with, where they are; empty for those of the
     /// system.
     pub authorities: PathBuf,
-    /// Name servers that are asked, as `192.0.2.53:53`; empty for those of the system.
+    /// The name servers to query, such as `192.0.2.53:53`; empty for those of the system.
     pub resolver: Vec<SocketAddr>,
     /// How long a name server may take to answer.
     pub resolver_timeout_ms: NonZeroU64,
     /// The port of other servers.
     pub port: NonZero<u16>,
-    /// Addresses of one domain that are tried in one attempt.
+    /// The most addresses of one domain that are tried in one attempt.
     pub addresses_max: NonZero<usize>,
-    /// Whether the policies of domains on TLS (MTA-STS, RFC 8461) are looked up and followed.
+    /// Whether TLS policies of domains (MTA-STS, RFC 8461) are looked up and followed.
     pub mta_sts: bool,
-    /// How long a connection may take to be made.
+    /// How long connecting may take.
     pub connect_timeout_ms: NonZeroU64,
-    /// How long all may take until a server of a domain is ready for a message, with all of its addresses.
+    /// How long it may take until a server of a domain is ready for a message, over all of its addresses.
     pub session_timeout_ms: NonZeroU64,
-    /// How long a server may take to greet.
+    /// How long a server may take to send its greeting.
     pub greeting_timeout_ms: NonZeroU64,
     /// How long a server may take to answer a command, and for a TLS handshake.
     pub command_timeout_ms: NonZeroU64,
@@ -46,7 +46,7 @@ pub struct RemoteConfig {
     pub data_timeout_ms: NonZeroU64,
     /// How long a server may take for 64 KiB of a message.
     pub block_timeout_ms: NonZeroU64,
-    /// How long a server may take to answer to the end of a message.
+    /// How long a server may take to answer the end of a message.
     pub end_timeout_ms: NonZeroU64,
     /// How long one message may take in all.
     pub message_timeout_ms: NonZeroU64,
@@ -78,7 +78,7 @@ impl Default for RemoteConfig {
 }
 
 impl RemoteConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// The first wrong setting, if there is one, and what to do about it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if !self.smarthost.is_empty() && self.smarthost_parts().is_none() {
             return Some(("smarthost", "use a name and a port, as smtp.example.net:587".to_owned()));
@@ -115,7 +115,7 @@ impl RemoteConfig {
     }
 }
 
-/// The times of a connection.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) connect: Duration,

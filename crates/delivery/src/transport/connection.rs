@@ -21,17 +21,18 @@ use super::{
 };
 use crate::{Attempted, Connection, Outgoing, Recipient, Signer};
 
-/// How long a server has to say goodbye, and to say why it breaks off.
+/// How long a server may take to answer `QUIT`, or to say why it breaks off.
 const LAST_WORD: Duration = Duration::from_secs(5);
-/// Bytes of a message that have the time of one block.
+/// The bytes of a message that have the timeout of one block.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// A connection for messages to one domain. Servers take some messages on a connection and then close it: the next one goes over another.
+/// A connection for messages to one domain. Some servers accept a number of messages on a connection and then close it: the next
+/// message is sent over another one.
 pub(super) struct RemoteConnection {
     origin: Arc<Origin>,
     domain: String,
     session: Session,
-    /// Whether the session had a message.
+    /// Whether a message was sent in the session.
     is_used: bool,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Session {
     pub(super) times: Times,
     pub(super) signer: Arc<dyn Signer>,
     pub(super) is_open: bool,
-    /// Whether the server has a transaction that was not finished.
+    /// Whether the server has an unfinished transaction.
     pub(super) needs_reset: bool,
     /// Whether the server has replied to the `MAIL` of the message.
     pub(super) has_replied: bool,
@@ -53,11 +54,11 @@ pub(super) struct Session {
 /// The commands of an envelope.
 struct Envelope {
     mail: Vec<u8>,
-    /// Those for recipients, and the number of each.
+    /// The commands for recipients, with the number of each.
     rcpts: Vec<(usize, Vec<u8>)>,
 }
 
-/// What became of the recipients so far.
+/// The outcomes of the recipients so far.
 struct Outcomes(Vec<Option<Reply>>);
 
 impl Outcomes {
@@ -86,7 +87,7 @@ impl Outcomes {
         }
     }
 
-    /// The outcome of all that have none.
+    /// Sets the outcome of all recipients that have none.
     fn set_open(&mut self, reply: &Reply) {
         for outcome in &mut self.0 {
             outcome.get_or_insert_with(|| reply.clone());
@@ -129,7 +130,7 @@ impl Connection for RemoteConnection {
             true => self.send_anew(message, recipients).await,
             false => self.session.send(message, recipients).await,
         };
-        // It had closed the connection, or did so instead of replying to the first command.
+        // The server had closed the connection, or closed it instead of replying to the first command.
         if self.is_used && is_silent && !self.session.is_open && !self.session.has_replied {
             attempted = self.send_anew(message, recipients).await;
         }
@@ -147,7 +148,7 @@ impl Connection for RemoteConnection {
     async fn close(mut self: Box<Self>) {
         let Session { wire, is_open, .. } = &mut self.session;
         if *is_open && wire.write(b"QUIT\r\n", LAST_WORD).await.is_ok() {
-            let _ = wire.reply(LAST_WORD).await; // it may as well just close the connection
+            let _ = wire.reply(LAST_WORD).await; // or it just closes the connection
         }
     }
 }
@@ -169,14 +170,14 @@ impl Session {
         attempted.collect()
     }
 
-    /// Sends a message, and leaves an outcome for each recipient.
+    /// Sends a message, and sets an outcome for each recipient.
     async fn transmit(&mut self, message: &Outgoing, recipients: &[Recipient], outcomes: &mut Outcomes) {
         self.has_replied = false;
         if !outcomes.has_open() {
             return;
         }
         if !self.is_open || self.wire.has_unread() {
-            // What nobody waits for would be taken for the reply to the next command.
+            // An unexpected reply would be taken for the reply to the next command.
             self.is_open = false;
             return outcomes.set_open(&WireError::Closed.reply("it had no message"));
         }
@@ -206,7 +207,7 @@ impl Session {
         Ok(fitted)
     }
 
-    /// The envelope and the message. An error ends the connection, and is the outcome of all recipients that have none.
+    /// Sends the envelope and the message. An error ends the connection, and is the outcome of all recipients that have none.
     async fn converse(
         &mut self,
         message: &Outgoing,
@@ -307,7 +308,7 @@ impl Session {
         written.map_err(|error| error.reply("it received commands"))
     }
 
-    /// Sends a command, unless it was sent with its group, and returns the reply.
+    /// Sends a command, unless it was already sent with its group, and returns the reply.
     async fn exchange(&mut self, command: &[u8], is_sent: bool, time: Duration) -> Result<PeerReply, Reply> {
         if !is_sent {
             self.write(command).await?;
@@ -334,7 +335,7 @@ impl Session {
         }
         let ended = self.wire.write(DATA_END, self.times.block).await;
         ended.map_err(|error| error.reply("it received the end of the message"))?;
-        // From here on nobody knows whether the server has the message: it may arrive twice (RFC 5321 §4.2.5, RFC 1047).
+        // From here on it is unknown whether the server has the message: it may arrive twice (RFC 5321 §4.2.5, RFC 1047).
         let end = self.wire.reply(self.times.end).await;
         let end = end.map_err(|error| error.reply("it replied to the message, which may arrive twice"))?;
         self.needs_reset = false;
@@ -343,7 +344,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends all but the end of a message. `false` when the server says something before it, or has closed the connection.
+    /// Sends all but the end of a message. `false` when the server replies before that, or has closed the connection.
     async fn body(&mut self, message: &Fitted) -> Result<bool, WireError> {
         let (mut writer, mut block) = (DataWriter::default(), Vec::new());
         let pieces = message.signatures.chunks(BLOCK_BYTES).chain(message.bytes.chunks(BLOCK_BYTES));
@@ -361,7 +362,7 @@ impl Session {
         Ok(!self.wire.has_unread())
     }
 
-    /// What a server says that does not wait for the end of a message. A success can't be meant: it does not have the message.
+    /// The reply of a server that does not wait for the end of a message. It can't be a success: the server does not have the message.
     async fn last_word(&mut self) -> Option<Reply> {
         let found = self.wire.reply(LAST_WORD).await.ok()?;
         let is_refusal = found.is_temporary() || found.is_permanent();
@@ -369,7 +370,7 @@ impl Session {
         Some(of(&self.server, &found))
     }
 
-    /// Ends a message for nobody: the server waits for one though it has accepted no recipient (RFC 2920 §3.1).
+    /// Ends an empty message without recipients: the server waits for a message though it has accepted no recipient (RFC 2920 §3.1).
     async fn no_data(&mut self) -> Result<(), Reply> {
         self.write(DATA_END).await?;
         let end = self.wire.reply(self.times.end).await;
@@ -378,7 +379,7 @@ impl Session {
     }
 }
 
-/// `NOTIFY`, if it is not what holds without it.
+/// `NOTIFY`, if it differs from the default.
 fn notified(recipient: &Recipient) -> Option<Notified> {
     let Notify { on_success, on_failure, on_delay } = recipient.notify;
     let is_default = recipient.notify == Notify::default();

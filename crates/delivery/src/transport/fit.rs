@@ -1,4 +1,4 @@
-//! Fits a message to what a server takes.
+//! Adapts a message to what a server accepts.
 
 use bytes::Bytes;
 use restante_directory::Domain;
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Fitted {
     pub(super) bytes: Bytes,
-    /// What stands in front of it.
+    /// The header fields that are put before it.
     pub(super) signatures: Vec<u8>,
     pub(super) sender: String,
     pub(super) is_8bit: bool,
@@ -22,16 +22,16 @@ pub(super) struct Fitted {
 }
 
 impl Fitted {
-    /// The bytes that are sent, before dots are added.
+    /// The number of bytes that are sent, before dots are added.
     pub(super) fn size(&self) -> u64 {
         self.signatures.len() as u64 + self.bytes.len() as u64
     }
 }
 
-/// The message as a server with these extensions takes it, without signatures. A long one is looked through where it keeps nobody waiting.
+/// The message in the form that a server with these extensions accepts, without signatures. A long message is read on a blocking thread.
 ///
 /// # Errors
-/// It can't take it in any form.
+/// The server can't accept it in any form.
 pub(super) async fn fit(message: &Outgoing, extensions: &Extensions) -> Result<Fitted, Reply> {
     if message.bytes.len() <= INLINE_BYTES_MAX {
         return fit_now(message, extensions);
@@ -71,7 +71,8 @@ fn fit_now(message: &Outgoing, extensions: &Extensions) -> Result<Fitted, Reply>
     Ok(Fitted { bytes: message.bytes.clone(), signatures: Vec::new(), sender, is_8bit, is_utf8 })
 }
 
-/// An address as a command has it: the domain in ASCII where the server needs that (RFC 6531 §3.2). `None` when the server can't have it.
+/// An address as it is written in a command: with the domain in ASCII where the server needs that (RFC 6531 §3.2). `None` when the
+/// server can't accept it.
 pub(super) fn address(address: &str, has_smtputf8: bool) -> Option<String> {
     if address.is_ascii() || has_smtputf8 {
         return Some(address.to_owned());
@@ -84,7 +85,7 @@ pub(super) fn address(address: &str, has_smtputf8: bool) -> Option<String> {
     Some(format!("{local}@{domain}"))
 }
 
-/// Why an address can't stand in a command at all.
+/// Why an address can't be in a command at all.
 pub(super) fn problem_of(address: &str) -> Option<Reply> {
     let is_safe = is_safe_address(address);
     (!is_safe).then(|| Reply::own(553, "5.1.3", "the address can't be written in a command"))

@@ -1,4 +1,4 @@
-//! From a connection to one that is ready for messages: greeting, `EHLO`, TLS and log-in.
+//! Makes a connection ready for messages: greeting, `EHLO`, TLS and log-in.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use super::{
     wire::{Socket, Wire},
 };
 
-/// What to log in with.
+/// The credentials for a log-in.
 pub(super) struct Credentials {
     pub(super) user: String,
     pub(super) password: String,
 }
 
-/// How a connection is to be protected.
+/// The protection that a connection needs.
 #[derive(Clone)]
 pub(super) enum Demand {
-    /// Not at all: TLS failed before.
+    /// None: TLS failed before.
     Plain,
     /// TLS where the server has it, with any certificate.
     Opportunistic(Arc<ClientConfig>),
@@ -35,7 +35,7 @@ pub(super) enum Demand {
 
 /// Why a server can't be used.
 pub(super) enum Failure {
-    /// What stands for its recipients.
+    /// The reply for its recipients.
     Reply(Reply),
     /// TLS failed, before anything was sent.
     Tls(Reply),
@@ -47,7 +47,7 @@ impl From<Reply> for Failure {
     }
 }
 
-/// What a connection is made with.
+/// The parameters of a handshake.
 pub(super) struct Handshake<'h> {
     /// The name of the server.
     pub(super) server: &'h str,
@@ -60,7 +60,7 @@ pub(super) struct Handshake<'h> {
     pub(super) credentials: Option<&'h Credentials>,
 }
 
-/// A connection that is ready, and what its server offers.
+/// A connection that is ready, and the extensions of its server.
 pub(super) struct Ready {
     pub(super) wire: Wire,
     pub(super) extensions: Extensions,
@@ -79,7 +79,7 @@ impl Handshake<'_> {
             let is_started = self.start_tls(&mut wire, &extensions).await?;
             if is_started {
                 (wire, protection) = Box::pin(self.encrypt(wire)).await?;
-                extensions = self.hello(&mut wire).await?; // RFC 3207 §4.2: what was said before does not hold
+                extensions = self.hello(&mut wire).await?; // RFC 3207 §4.2: the earlier extensions are no longer valid
             }
         }
         if let Some(credentials) = self.credentials {
@@ -111,7 +111,7 @@ impl Handshake<'_> {
         Err(reply::of(self.server, &ehlo).into())
     }
 
-    /// Asks for TLS; whether its handshake follows.
+    /// Asks for TLS; returns whether its handshake follows.
     async fn start_tls(&self, wire: &mut Wire, extensions: &Extensions) -> Result<bool, Failure> {
         let is_demanded = matches!(self.demand, Demand::Verified(_));
         if matches!(self.demand, Demand::Plain) || !extensions.has_starttls && !is_demanded {
@@ -139,7 +139,7 @@ impl Handshake<'_> {
         let failed = |what: &str| {
             Failure::Tls(Reply::own(451, "4.7.5", format!("TLS with {} failed: {what}", self.server)))
         };
-        // What was sent in the clear behind the reply could be from anybody (CVE-2011-0411).
+        // Anything that was sent in the clear after the reply could be from anybody (CVE-2011-0411).
         let Some(socket) = wire.into_socket() else {
             return Err(failed("the server sent more than its reply before it"));
         };
@@ -154,7 +154,7 @@ impl Handshake<'_> {
         }
     }
 
-    /// `AUTH` (RFC 4954). A log-in that fails holds back mail and does not end it: the operator can correct it.
+    /// `AUTH` (RFC 4954). If the log-in fails, mail is delayed and not returned: the operator can correct it.
     async fn log_in(
         &self,
         wire: &mut Wire,

@@ -1,4 +1,4 @@
-//! What is counted of sending to other servers.
+//! Metrics of sending to other servers.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use restante_mail::queue::Reply;
 
-/// Counts of connections to other servers and of what became of recipients. Cloning shares them.
+/// Metrics of connections to other servers and of the outcomes for recipients. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteMetrics {
     connections: Family<ResultLabel, Counter>,
@@ -25,7 +25,7 @@ struct TlsLabel {
     tls: &'static str,
 }
 
-/// What became of a recipient, or of an attempt to connect.
+/// The outcome for a recipient, or of an attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageResult {
     Sent,
@@ -38,9 +38,9 @@ pub(super) enum MessageResult {
 pub(super) enum Protection {
     /// It is not.
     None,
-    /// It is encrypted, and nobody knows by whom.
+    /// It is encrypted, but the server was not verified.
     Unverified,
-    /// It is encrypted by a server that was verified.
+    /// It is encrypted, and the server was verified.
     Verified,
 }
 
@@ -55,7 +55,7 @@ impl MessageResult {
 }
 
 impl RemoteMetrics {
-    /// Registers them, with all values of their labels.
+    /// Registers the metrics, with all values of their labels.
     pub fn register(&self, registry: &mut Registry) {
         let metrics = self;
         for result in ["sent", "deferred", "refused"] {

@@ -42,31 +42,31 @@ use connection::{RemoteConnection, Session};
 use handshake::{Credentials, Demand, Failure, Handshake};
 use trust::TrustedTls;
 
-/// The longest file of credentials.
+/// The maximum length of the file of credentials.
 const CREDENTIALS_BYTES_MAX: u64 = 4_096;
 
-/// What sending needs beside its settings.
+/// What sending needs in addition to its settings.
 pub struct RemoteParts {
     /// Looks servers up.
     pub resolver: Arc<dyn Resolver>,
-    /// Reaches them.
+    /// Connects to them.
     pub network: Arc<dyn Network>,
-    /// Knows what their domains demand.
+    /// Knows what their domains demand of connections.
     pub policies: Arc<dyn TlsPolicies>,
     /// Signs messages.
     pub signer: Arc<dyn Signer>,
     /// This server; its first name is used for `EHLO`.
     pub own: OwnHost,
-    /// Decides about the order of equal servers.
+    /// Determines the order of equal servers.
     pub seed: u64,
-    /// Counts.
+    /// Metrics.
     pub metrics: RemoteMetrics,
 }
 
 /// Other servers, reached by SMTP: those of each domain, or a smarthost for all.
 pub struct SmtpRemote(Arc<Origin>);
 
-/// Where connections come from.
+/// What all connections share.
 struct Origin {
     router: Router,
     resolver: Arc<dyn Resolver>,
@@ -90,7 +90,7 @@ struct Smarthost {
 }
 
 impl SmtpRemote {
-    /// Sending with these settings, for which [`RemoteConfig::problem`] has nothing to say.
+    /// Sends with these settings, in which [`RemoteConfig::problem`] has found nothing wrong.
     ///
     /// # Errors
     /// TLS can't be set up.
@@ -168,7 +168,7 @@ impl Origin {
         })
     }
 
-    /// Whether a connection has led to this server: it says the same name.
+    /// Whether a connection has led to this server: the other side has the same name.
     fn is_own(&self, connection: &Session) -> bool {
         self.router.own().is_name(&connection.extensions.name)
     }
@@ -177,7 +177,7 @@ impl Origin {
     async fn to_smarthost(&self, smarthost: &Smarthost) -> Result<Session, Reply> {
         let credentials = smarthost.credentials().await?;
         let is_implicit = smarthost.port == 465;
-        // RFC 8314 §3: passwords go to a server that was verified.
+        // RFC 8314 §3: passwords are sent only to a server that was verified.
         let demand = match &credentials {
             Some(_) => Demand::Verified(self.verifying().await?),
             None => Demand::Opportunistic(self.any_certificate.clone()),
@@ -188,7 +188,7 @@ impl Origin {
                 Server { name: smarthost.host.clone(), address: SocketAddr::new(ip, smarthost.port) };
             match self.open(&server, &demand, is_implicit, credentials.as_ref()).await {
                 Ok(connection) => return Ok(connection),
-                // What it says before there is a message is about this server, and not about the recipients.
+                // A refusal before there is a message is about this server, and not about the recipients.
                 Err(reply) => refusals.add(made_temporary(reply)),
             }
         }
@@ -213,7 +213,7 @@ impl Origin {
         }
     }
 
-    /// A connection to one server. Where TLS fails and nobody demands it, another one without (RFC 7435 §3).
+    /// A connection to one server. If TLS fails and is not demanded, another connection without TLS (RFC 7435 §3).
     async fn open(
         &self,
         server: &Server,
@@ -272,7 +272,7 @@ impl Origin {
         })
     }
 
-    /// TLS that checks certificates.
+    /// The configuration of TLS that checks certificates.
     async fn verifying(&self) -> Result<Arc<ClientConfig>, Reply> {
         self.trust.config().await.map_err(|error| {
             warn!(error, "certificates of other servers can't be checked: mail that needs it waits");
@@ -290,7 +290,7 @@ impl Remote for SmtpRemote {
 }
 
 impl Smarthost {
-    /// What to log in with, from its file.
+    /// The credentials, from their file.
     async fn credentials(&self) -> Result<Option<Credentials>, Reply> {
         if self.credentials.as_os_str().is_empty() {
             return Ok(None);
@@ -314,12 +314,12 @@ impl Smarthost {
     }
 }
 
-/// What servers of one domain said before they were ready.
+/// What servers of one domain replied before they were ready.
 #[derive(Default)]
 struct Refusals(Option<Reply>);
 
 impl Refusals {
-    /// The first one that is for now counts before those for good: another server may take the mail later.
+    /// The first temporary refusal takes precedence over permanent ones: another server may take the mail later.
     fn add(&mut self, reply: Reply) {
         let is_better = self.0.as_ref().is_none_or(|first| first.is_permanent() && !reply.is_permanent());
         if is_better {
@@ -340,12 +340,12 @@ fn made_temporary(reply: Reply) -> Reply {
     Reply::own(451, &enhanced, quoted(reply))
 }
 
-/// What stands for a refusal for good by servers that are not all of the domain: another one may take the mail later (RFC 5321 §5.1).
+/// The reply for a permanent refusal if not all servers of the domain were tried: another one may take the mail later (RFC 5321 §5.1).
 fn not_all_tried(missing: &str, reply: Reply) -> Reply {
     Reply::own(450, "4.4.3", format!("{missing}; {}", quoted(reply)))
 }
 
-/// A reply in a text of this server: its code is another one, so it is no longer the reply of the other server.
+/// A reply quoted in a text of this server: it gets another code, so it is no longer the reply of the other server.
 fn quoted(reply: Reply) -> String {
     let who = reply.from.map(|server| format!("the server {server} replied ")).unwrap_or_default();
     format!("{who}{} {}", reply.code, reply.text)

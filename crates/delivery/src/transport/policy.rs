@@ -32,7 +32,7 @@ impl TlsPolicy {
 /// Knows what domains demand.
 #[async_trait]
 pub trait TlsPolicies: Send + Sync + 'static {
-    /// What a domain demands. When that can't be known, nothing.
+    /// What a domain demands; nothing, when that can't be determined.
     async fn policy_of(&self, domain: &str) -> TlsPolicy;
 }
 

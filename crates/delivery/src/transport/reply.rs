@@ -1,12 +1,12 @@
-//! What replies of servers mean for recipients.
+//! How replies of servers apply to recipients.
 
 use restante_mail::queue::Reply;
 use restante_mail_wire::smtp::peer::PeerReply;
 
-/// The text of a reply that is kept.
+/// The longest text of a reply that is kept.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// What a server replied to a command that could succeed or fail. Other replies break the protocol, which may pass.
+/// A server's reply to a command that could succeed or fail. Other replies violate the protocol, and count as temporary.
 pub(super) fn of(server: &str, reply: &PeerReply) -> Reply {
     let class = reply.code / 100;
     if !matches!(class, 2 | 4 | 5) {
@@ -27,13 +27,13 @@ pub(super) fn of_rcpt(server: &str, reply: &PeerReply) -> Reply {
     found
 }
 
-/// A reply that makes no sense where it came. It is for now, whatever its code. The words are of this server, so they name the other one.
+/// An unexpected reply. It counts as temporary, whatever its code. The text is this server's own, so it names the other server.
 pub(super) fn unexpected(server: &str, reply: &PeerReply) -> Reply {
     let text = reply.text(TEXT_BYTES_MAX);
     Reply::own(451, "4.5.0", format!("unexpected reply of the server {server}: {} {text}", reply.code))
 }
 
-/// A reply that does not hold for the message, as a log-in that failed: it is for now.
+/// A reply that is not about the message, such as a failed log-in: it counts as temporary.
 pub(super) fn temporary(server: &str, reply: &PeerReply, code: u16, enhanced: &str) -> Reply {
     let text = reply.text(TEXT_BYTES_MAX);
     Reply::own(code, enhanced, format!("the server {server} replied {} {text}", reply.code))

@@ -6,7 +6,7 @@ use restante_net::tls::{ClientTls, Roots, Verify};
 use rustls::ClientConfig;
 use tokio::sync::OnceCell;
 
-/// Connections to servers whose certificates are checked. It is set up when it is first needed: a system without authorities can send without.
+/// Connections to servers whose certificates are checked. It is set up on first use, so a system without authorities can send without.
 pub(super) struct TrustedTls {
     authorities: PathBuf,
     config: OnceCell<Arc<ClientConfig>>,

@@ -43,7 +43,7 @@ impl Network for TcpNetwork {
     }
 }
 
-/// Why a connection can't be used any more.
+/// Why a connection is no longer usable.
 #[derive(Debug)]
 pub(super) enum WireError {
     Closed,
@@ -53,7 +53,7 @@ pub(super) enum WireError {
 }
 
 impl WireError {
-    /// What stands for a reply. All of it is for now.
+    /// A reply that stands for the error. It is always temporary.
     pub(super) fn reply(&self, doing: &str) -> Reply {
         let (enhanced, what) = match self {
             Self::Closed => ("4.4.2", "the server closed the connection".to_owned()),
@@ -65,11 +65,11 @@ impl WireError {
     }
 }
 
-/// A connection, and what was read of it.
+/// A connection, and the bytes that were read from it.
 pub(super) struct Wire {
     socket: Box<dyn Socket>,
     reader: ReplyReader,
-    /// What was read behind the last reply.
+    /// The bytes that were read after the last reply.
     buffer: Vec<u8>,
 }
 
@@ -78,7 +78,7 @@ impl Wire {
         Self { socket, reader: ReplyReader::default(), buffer: Vec::new() }
     }
 
-    /// The socket, if nothing was read behind the last reply.
+    /// The socket, if no bytes were read after the last reply.
     pub(super) fn into_socket(self) -> Option<Box<dyn Socket>> {
         self.buffer.is_empty().then_some(self.socket)
     }
@@ -104,7 +104,7 @@ impl Wire {
         }
     }
 
-    /// Whether the server has sent something that nobody waits for, or has closed the connection. Does not wait.
+    /// Whether the server has sent something unexpected, or has closed the connection. Does not wait.
     pub(super) fn has_unread(&mut self) -> bool {
         if !self.buffer.is_empty() {
             return true;

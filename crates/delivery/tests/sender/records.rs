@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::world::*;
 
-/// Records that can't be committed to, or of which accounts can't be read.
+/// Records that can't be committed to, or that have accounts which can't be read.
 #[derive(Default)]
 struct Failing {
     is_read_only: AtomicBool,

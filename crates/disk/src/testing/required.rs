@@ -2,10 +2,11 @@ use std::env;
 
 use libtest_mimic::{Completion, Failed};
 
-/// Names what tests need and must find, separated by commas.
+/// The variable with the names of what tests require, separated by commas.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 
-/// Runs a test if nothing that it needs is `missing`. Else it is ignored, or fails if `RESTANTE_TEST_REQUIRE` has the name `needed`.
+/// Runs a test if nothing that it needs is `missing`. Otherwise the test is ignored, or fails if `RESTANTE_TEST_REQUIRE` contains
+/// `needed`.
 ///
 /// # Errors
 /// What is missing and required.

@@ -20,9 +20,9 @@ use restante_core::ErrorKind;
 
 use super::run_or_ignore;
 
-/// Set for a process that runs a test inside the namespace; the mounted folder.
+/// Set for a process that runs a test inside the namespace: the mounted folder.
 const DISK: &str = "RESTANTE_SMALL_DISK";
-/// Set for a process that writes to a store until it is stopped; the folder of the store.
+/// Set for a process that writes to a store until it is stopped: the folder of the store.
 const WORK: &str = "RESTANTE_SMALL_DISK_WORK";
 /// How many fill levels are tried, if not the default.
 const LEVELS: &str = "RESTANTE_TEST_LEVELS";
@@ -51,9 +51,9 @@ pub trait Store: Sized {
     /// # Errors
     /// The kind and text of the error.
     fn clean_up(&self) -> Result<Vec<u64>, (ErrorKind, String)>;
-    /// Whether the store says that it is healthy.
+    /// Whether the store reports that it is healthy.
     fn is_healthy(&self) -> bool;
-    /// Closes the store as a server does that is stopped.
+    /// Closes the store, like a server that is stopped.
     ///
     /// # Errors
     /// The text of the error.
@@ -68,7 +68,7 @@ pub fn run_test(name: &str) {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
 }
 
-/// Runs the test in a process of its own; `Ok` with the reason when that is not possible here.
+/// Runs the test in a separate process; `Ok` with the reason when that is not possible here.
 fn stops_and_starts() -> Result<Option<String>, String> {
     let mount = |command: &mut Command| {
         command.args(["--map-root-user", "--mount", "sh", "-c"]);
@@ -93,7 +93,7 @@ fn stops_and_starts() -> Result<Option<String>, String> {
     Err(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Does the work of a process that the test started, if this is one, and does not return then.
+/// If this is a process that the test started, does its work and does not return.
 pub fn run_if_child<S: Store>() {
     if let Some(folder) = env::var_os(WORK) {
         work::<S>(Path::new(&folder));
@@ -201,7 +201,7 @@ impl Random {
     }
 }
 
-/// What a worker has reported.
+/// The output of a worker.
 #[derive(Default)]
 struct Seen {
     acked: Vec<u64>,
@@ -271,7 +271,7 @@ fn start<S: Store>(disk: &SmallDisk, folder: &Path, level: u64, mut there: Vec<u
     assert_all(&store, &there, level);
     let next = there.last().map_or(0, |last| last + 1_000_000);
     match store.put(next) {
-        Ok(()) => there.push(next), // what is allocated already is used
+        Ok(()) => there.push(next), // space that is already allocated is used
         Err((kind, error)) => {
             assert_eq!(kind, ErrorKind::Full, "level {level}: {error}");
             assert!(error.contains("free some space"), "level {level}: {error}");

@@ -80,14 +80,14 @@ impl Store {
         self.live.entry(account).or_default().extend(creates.into_iter().zip(committed.created));
     }
 
-    /// Forgets everything that is destroyed by now.
+    /// Removes the tombstones of everything that is destroyed by now.
     pub(crate) async fn clean(&self) {
         let now = Timestamp(self.clock.now().0 + 10 * restante_core::NANOS_PER_SECOND);
         self.clock.set(now);
         self.opened.upkeep.clean(now, 10_000).await.unwrap();
     }
 
-    /// All that there is.
+    /// All records of the store.
     pub(crate) async fn copied(&self) -> Copied {
         let (mut copied, mut after) = (Copied::new(), None);
         loop {
@@ -113,7 +113,7 @@ pub(crate) enum InjectedFailure {
     CrashesAfterwards,
 }
 
-/// Draws failures, and notifies when one is a crash.
+/// Draws failures at random, and notifies when one is a crash.
 pub(crate) struct FailurePlan {
     rng: Mutex<ChaCha8Rng>,
     probability: Mutex<f64>,
@@ -149,7 +149,7 @@ impl FailurePlan {
         pending().await
     }
 
-    /// Calls with a failure that is drawn.
+    /// Makes a call, with a failure that is drawn.
     async fn call<T, E>(
         &self,
         call: impl Future<Output = Result<T, E>>,
@@ -214,7 +214,7 @@ impl Feed for FailingFeed {
     }
 }
 
-/// What a handler has made of the changes.
+/// The mirror that a handler has built from the changes.
 #[derive(Default)]
 pub(crate) struct Mirror {
     pub(crate) copied: Copied,
@@ -224,7 +224,7 @@ pub(crate) struct Mirror {
     pub(crate) pages: Vec<usize>,
     /// Accounts that were reset, in order.
     pub(crate) resets: Vec<AccountId>,
-    /// Changes that were taken since the last save.
+    /// The number of changes that were handled since the last save.
     pub(crate) unsaved: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The body of an answer, with what must last until it is written.
+//! The body of an answer, with everything that must live until it is written.
 
 use std::{
     collections::HashMap,
@@ -16,15 +16,15 @@ use tokio::time::{Instant, sleep};
 
 use super::open_requests::OpenPermit;
 
-/// Over HTTP/2 an answer is handed to the connection in pieces of this size, each when the client takes more. The last piece may wait for
-/// longer than anything bounds it but the number of streams.
+/// Over HTTP/2 an answer is passed to the connection in pieces of this size, each when the client accepts more. The last piece
+/// may wait for a long time; only the number of streams bounds this.
 pub(super) const PIECE_BYTES: usize = 16 << 10;
 /// How long a client may stall while requests wait for memory that its answers hold.
 const SHORT_STALL: Duration = Duration::from_secs(5);
-/// How often stalled answers are looked for.
+/// How often to check for stalled answers.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the answers of a connection of HTTP/2 last made progress. Its client can stop an answer without stopping the connection.
+/// When the answers of an HTTP/2 connection last made progress. Its client can stall an answer without stalling the connection.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
@@ -33,7 +33,7 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 struct State {
     next_id: u64,
-    /// Of answers that have more to send than the client takes, as far as they are known.
+    /// The answers that have more to send than the client accepts, as far as that is known.
     waiting_since: HashMap<u64, Instant>,
 }
 
@@ -66,7 +66,7 @@ impl Tracked {
         Self { progress, id }
     }
 
-    /// A piece was handed over; the next is polled when the client opens its window.
+    /// A piece was passed on; the next is polled when the client opens its window.
     fn note_piece(&self) {
         self.progress.state.lock().waiting_since.insert(self.id, Instant::now());
     }
@@ -88,10 +88,10 @@ impl Drop for Tracked {
     }
 }
 
-/// The body of an answer. When it is dropped, the connection has all of it.
+/// The body of an answer. When it is dropped, all of it was passed to the connection.
 pub(super) struct Answer {
     body: Body,
-    /// What is left of a long frame.
+    /// The rest of a long frame.
     rest: Bytes,
     tracked: Option<Tracked>,
     _in_flight: InFlight,

@@ -1,4 +1,4 @@
-//! Which protocol a client speaks.
+//! Detects which protocol a client uses.
 
 use std::{
     io,
@@ -9,17 +9,17 @@ use std::{
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// What every connection of HTTP/2 begins with (RFC 9113 section 3.4).
+/// The first bytes of every HTTP/2 connection (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A protocol, as the first bytes of a connection show it.
+/// A protocol, as detected from the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
-/// A stream whose first bytes were looked at; they are read again before all others.
+/// A stream whose first bytes were read to detect the protocol; they are read again before all others.
 #[derive(Debug)]
 pub struct FirstBytes<S> {
     first: Bytes,
@@ -40,7 +40,7 @@ impl<S: AsyncRead + Unpin> FirstBytes<S> {
         Ok((protocol, Self { first: first.into(), stream }))
     }
 
-    /// The stream. Call it when the first bytes were read again.
+    /// The stream. Call it after the first bytes were read again.
     pub(super) fn into_inner(self) -> S {
         self.stream
     }
@@ -113,7 +113,7 @@ mod tests {
         assert!(FirstBytes::read(b"PRI".as_slice()).await.is_err(), "it ends too early");
     }
 
-    /// Gives a byte at each read.
+    /// Returns one byte per read.
     fn byte_by_byte(bytes: &'static [u8]) -> impl AsyncRead + Unpin {
         bytes.iter().fold(Box::new(tokio::io::empty()) as Box<dyn AsyncRead + Unpin>, |before, byte| {
             Box::new(before.chain(std::slice::from_ref(byte)))

@@ -1,4 +1,4 @@
-//! How many requests are open. A connection of HTTP/2 has many, so the limits on connections don't bound them.
+//! Counts open requests. An HTTP/2 connection has many, so the limits on connections don't bound them.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -29,7 +29,7 @@ impl OpenRequests {
         Self { permits: Permits::new(max), per_source_max, by_source: Mutex::default() }
     }
 
-    /// A permit for a request of a client, until it is dropped; 503 when there are too many.
+    /// A permit for a request of a client, released when it is dropped; 503 if there are too many.
     pub(super) fn acquire(self: &Arc<Self>, client: SocketAddr) -> Result<OpenPermit, Refusal> {
         let permit = self.permits.acquire()?;
         let source = Source::of(client);

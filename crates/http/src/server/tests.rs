@@ -24,7 +24,7 @@ use crate::{
 mod ended_access;
 mod http2_sockets;
 
-/// Long enough for the busiest machine; what does not happen within it never does.
+/// Long enough for the busiest machine; what does not happen within it never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3_600);
@@ -36,7 +36,7 @@ const LIMITS: ServerLimits = ServerLimits {
     requests_per_address_max: 50,
 };
 
-/// Requests whose handlers run.
+/// Requests whose handlers are running.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 struct OpenGuard;
@@ -66,7 +66,7 @@ async fn read_body(request: axum::extract::Request) -> Result<String, crate::Ref
 
 const SOCKET_LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: LONG };
 
-/// Sends back what comes over a WebSocket.
+/// Sends back what it receives over a WebSocket.
 async fn echo(request: axum::extract::Request) -> Result<axum::response::Response, crate::Refusal> {
     let upgrade = Upgrade::read(&request)?.ok_or(crate::Refusal::bad_request("no WebSocket"))?;
     Ok(upgrade.answer(SOCKET_LIMITS, |socket| {
@@ -129,7 +129,7 @@ impl Server {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// What a client gets that does as it should.
+    /// The answer to a well-behaved client.
     async fn ask_politely(&self) {
         let mut stream = self.connect().await;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// Everything until the server closes; it may reset the connection of one that is still sending.
+/// Everything until the server closes; it may reset the connection of a client that is still sending.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
@@ -151,7 +151,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// A request without a host passed the check for foreign ones.
+/// A request without a host passed the check for foreign hosts.
 #[tokio::test]
 async fn a_request_names_one_host() {
     let server = Server::start(LIMITS, 10).await;
@@ -192,7 +192,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A GET of a short path, in HPACK (RFC 7541): fields of the static table, and a path as it is.
+/// A GET of a short path, in HPACK (RFC 7541): fields of the static table, and the path as a literal.
 fn get_of(path: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
     block.extend_from_slice(path.as_bytes());
@@ -205,7 +205,7 @@ fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &get_of(path))
 }
 
-/// A connection of HTTP/2 whose streams have a window.
+/// An HTTP/2 connection whose streams have this window.
 async fn http2(server: &Server, window: u32) -> TcpStream {
     let mut stream = server.connect().await;
     let mut setting = vec![0, 4];
@@ -316,7 +316,7 @@ async fn oversized_heads_are_refused() {
     server.stop().await;
 }
 
-/// Heads that never end: CVE-2024-27316 and its relatives.
+/// Heads that never end: CVE-2024-27316 and related attacks.
 #[tokio::test]
 async fn a_flood_of_continuations_is_closed() {
     let server = Server::start(LIMITS, 100).await;
@@ -358,7 +358,7 @@ async fn rapid_resets_close_the_connection_and_leave_no_request_open() {
     server.stop().await;
 }
 
-/// The limits on connections bound no requests of HTTP/2.
+/// The limits on connections do not bound requests of HTTP/2.
 #[tokio::test]
 async fn open_requests_are_bounded_over_all_connections() {
     let server = Server::start(ServerLimits { requests_max: 6, ..LIMITS }, 100).await;

@@ -1,4 +1,4 @@
-//! What a socket's bytes go over: a connection of HTTP/1.1, or a stream of HTTP/2 (RFC 8441).
+//! The stream below a socket: a connection of HTTP/1.1, or a stream of HTTP/2 (RFC 8441).
 
 use std::{
     io::{self, IoSlice},
@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::server::{ClientStream, Tracked};
 
-/// The most bytes that one write passes on to a stream of HTTP/2. hyper copies each write whole and takes another one once the client has
-/// opened its window by a byte, so this bounds what a client that does not read holds in memory: a few writes.
+/// The most bytes that one write passes to an HTTP/2 stream. hyper copies each write as a whole and accepts another one once the
+/// client has opened its window by a byte, so this bounds the memory for a client that does not read: a few writes.
 const HTTP2_WRITE_BYTES_MAX: usize = 16 << 10;
 
-/// The bytes of a socket.
+/// The stream below a socket.
 #[derive(Debug)]
 pub enum SocketStream {
     /// The whole connection.
@@ -25,7 +25,7 @@ pub enum SocketStream {
     Http2(Http2Stream),
 }
 
-/// A stream of HTTP/2. A client that opens no window for it counts as one that does not read an answer.
+/// A stream of HTTP/2. A client that opens no window for it is treated like one that does not read an answer.
 pub struct Http2Stream {
     io: TokioIo<Upgraded>,
     tracked: Tracked,

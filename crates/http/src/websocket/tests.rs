@@ -83,7 +83,7 @@ async fn a_message_over_the_limit_closes_the_socket_in_one_frame_or_in_many() {
     }
 }
 
-/// A frame may announce 2^63 bytes. Nothing of it is awaited or allocated.
+/// A frame may announce 2^63 bytes. The server neither waits for them nor allocates memory.
 #[tokio::test(start_paused = true)]
 async fn an_announced_length_over_the_limit_closes_the_socket_at_once() {
     let (mut client, task) = raw_echo();

@@ -131,7 +131,7 @@ fn reading_changes_no_file() {
     assert_eq!(files_of(folder.path()), before);
 }
 
-/// Whichever byte of any file is damaged: all returned pairs are correct, and missing ones are reported.
+/// Whichever byte of a file is damaged, all returned pairs are correct, and missing ones are reported.
 #[test]
 fn a_damaged_byte_is_reported_and_never_returned() {
     let whole = goleveldb_pairs();

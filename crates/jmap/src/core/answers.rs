@@ -35,7 +35,7 @@ pub(crate) trait Members {
 
 /// Writes a value as JSON.
 pub(crate) fn write_json(value: &(impl Serialize + ?Sized), out: &mut Vec<u8>) {
-    // Writing to a vector can't fail, and no value of ours has a map whose keys are no strings.
+    // Writing to a vector can't fail, and all our maps have strings as keys.
     let _ = serde_json::to_writer(out, value);
 }
 
@@ -129,7 +129,7 @@ struct Done {
     arguments: Range<usize>,
 }
 
-/// What a call had before it was run, so that its responses can be taken back.
+/// The responses before a call was run, so that those of the call can be removed.
 #[derive(Debug, Default)]
 struct Call {
     name: &'static str,
@@ -142,12 +142,12 @@ struct Call {
 const ERROR: &str = "error";
 
 impl Answers {
-    /// Responses that are written behind what `bytes` has.
+    /// Responses that are appended to `bytes`.
     pub(crate) fn behind(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// The responses of the next call are written.
+    /// Starts the responses of the next call.
     pub(crate) fn begin_call(&mut self, name: &'static str, id: String) {
         self.call = Call { name, id, bytes_before: self.bytes.len(), done_before: self.done.len() };
     }
@@ -165,7 +165,7 @@ impl Answers {
         self.begin_as(self.call.name)
     }
 
-    /// Begins a response of another name, as the implicit Email/set behind a copy (RFC 8620 §5.4).
+    /// Begins a response with another name, for example for the implicit Email/set after a copy (RFC 8620 §5.4).
     pub(crate) fn begin_as(&mut self, name: &'static str) -> Answer<'_> {
         if !self.done.is_empty() {
             self.bytes.push(b',');
@@ -178,12 +178,12 @@ impl Answers {
         Answer { answers: self, name, from, is_empty: true }
     }
 
-    /// The bytes of all responses so far: methods that answer much compare this with `response_bytes_max`.
+    /// The bytes of all responses so far: methods with large responses compare this with `response_bytes_max`.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The bytes that were written, also those that an error has replaced: what a request has cost.
+    /// The bytes that were written, including those that an error has replaced: the cost of a request.
     pub(crate) fn written_bytes(&self) -> usize {
         self.bytes.len().saturating_add(self.replaced_bytes)
     }

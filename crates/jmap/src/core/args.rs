@@ -1,4 +1,4 @@
-//! The arguments of a call: each is taken by its name and type, and what is left over is an error (RFC 8620 §3.6.2).
+//! The arguments of a call: each is taken by its name and type, and an argument that nothing has taken is an error (RFC 8620 §3.6.2).
 
 use std::io::Write;
 
@@ -27,12 +27,12 @@ impl Args {
         self.0.remove(name)
     }
 
-    /// All arguments: Core/echo.
+    /// All arguments, for Core/echo.
     pub(crate) fn into_map(self) -> Map<String, Value> {
         self.0
     }
 
-    /// Takes an argument that must be there.
+    /// Takes an argument that must be present.
     pub(crate) fn required<T: Argument>(&mut self, name: &str) -> Result<T, MethodError> {
         self.optional(name)?.ok_or_else(|| MethodError::argument(name, "is missing"))
     }
@@ -45,7 +45,7 @@ impl Args {
         }
     }
 
-    /// Takes an argument whose signature has `|null`: null is as good as absent.
+    /// Takes an argument whose signature has `|null`: null means the same as absent.
     pub(crate) fn nullable<T: Argument>(&mut self, name: &str) -> Result<Option<T>, MethodError> {
         match self.take(name) {
             None | Some(Value::Null) => Ok(None),
@@ -53,7 +53,7 @@ impl Args {
         }
     }
 
-    /// Takes `accountId`: the caller may use that account in this way.
+    /// Takes `accountId`, and checks that the caller has the needed access to the account.
     pub(crate) async fn account(
         &mut self,
         context: &Context,
@@ -73,8 +73,8 @@ impl Args {
         })
     }
 
-    /// Takes `ids` of a /get: `None` for all. Each id is there once, creation ids are resolved where they can be; an unknown one
-    /// stays as it is, and names nothing.
+    /// Takes `ids` of a /get: `None` for all. Each id occurs once. Creation ids are resolved where possible; an unknown one is left as
+    /// it is, and matches nothing.
     pub(crate) fn ids_to_get(
         &mut self,
         context: &Context,
@@ -86,10 +86,10 @@ impl Args {
         Ok(Some(distinct))
     }
 
-    /// Ends taking.
+    /// Finishes reading the arguments.
     ///
     /// # Errors
-    /// `invalidArguments` for an argument that nothing has taken: it is unknown.
+    /// `invalidArguments` when an argument was not taken: it is unknown.
     pub(crate) fn done(self) -> Result<(), MethodError> {
         match self.0.keys().next() {
             Some(name) => {
@@ -101,7 +101,7 @@ impl Args {
     }
 }
 
-/// A name of the client is cut here when an error repeats it.
+/// The longest part of a client's name that an error repeats.
 const NAME_CHARS_MAX: usize = 60;
 
 fn read<T: Argument>(name: &str, value: Value) -> Result<T, MethodError> {
@@ -110,7 +110,7 @@ fn read<T: Argument>(name: &str, value: Value) -> Result<T, MethodError> {
 
 /// A type of arguments.
 pub(crate) trait Argument: Sized {
-    /// What the type is, for people.
+    /// A description of the type, for error messages.
     const EXPECTED: &'static str;
 
     /// Reads a value; `None` when it is of another type.
@@ -200,7 +200,7 @@ impl Argument for Vec<String> {
     }
 }
 
-/// An object without a fixed set of members, as filters and patches are.
+/// An object without a fixed set of members, such as a filter or a patch.
 impl Argument for Value {
     const EXPECTED: &'static str = "a value";
 
@@ -270,7 +270,8 @@ fn days_of(year: i64, month: i64) -> Option<i64> {
     }
 }
 
-/// The days from 1970-01-01 to a date of the Gregorian calendar, whose years begin with March here, so that a leap day is the last.
+/// The days from 1970-01-01 to a date of the Gregorian calendar. Years begin with March here, so that a leap day is the last day of its
+/// year.
 fn days_before(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -1,6 +1,6 @@
 //! Capabilities: which URIs a request may name, and which methods they switch on.
 
-/// A capability that this server has something behind.
+/// A capability that this server implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Capability {
@@ -11,7 +11,7 @@ pub(crate) enum Capability {
     WebSocket,
     Submission,
     VacationResponse,
-    /// RFC 9749: push services can know that a push comes from this server.
+    /// RFC 9749: push services can verify that a push comes from this server.
     WebPushVapid,
 }
 
@@ -30,7 +30,7 @@ impl Capability {
         }
     }
 
-    /// Whether an account has it for a user: their own account has all, and of others nobody sends.
+    /// Whether an account has this capability for a user: the user's own account has all, other accounts can't send.
     pub(crate) fn is_of(self, is_personal: bool) -> bool {
         is_personal || self != Self::Submission
     }
@@ -47,7 +47,7 @@ const SERVED: [Capability; 8] = [
     Capability::WebPushVapid,
 ];
 
-/// Registered URIs without methods here. They are accepted because some clients send all that they know.
+/// Registered URIs without methods here. They are accepted because some clients list all capabilities that they know.
 const REGISTERED: [&str; 7] = [
     "urn:ietf:params:jmap:mdn",
     "urn:ietf:params:jmap:smimeverify",

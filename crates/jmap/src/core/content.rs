@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{BlobRef, Context, ids::BlobBase};
 
-/// How long a caller waits for memory that others hold.
+/// How long a caller waits for memory that other requests use.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// More bytes than this are decoded on the blocking pool: they take longer than half a millisecond.
 const INLINE_BYTES_MAX: usize = 256 << 10;
@@ -26,7 +26,7 @@ const INLINE_BYTES_MAX: usize = 256 << 10;
 pub(crate) enum Content {
     /// A whole blob of the store.
     Stored { blob: BlobId, size: u64 },
-    /// A part of a message, decoded. It holds its share of the memory for answers.
+    /// A part of a message, decoded. It holds its permit of the memory for answers.
     Decoded(Bytes),
 }
 
@@ -40,7 +40,7 @@ impl Content {
     }
 }
 
-/// A message, and where it is known the part in it.
+/// A message, and the requested part if it is known.
 struct Message {
     blob: BlobId,
     size: u64,
@@ -48,19 +48,19 @@ struct Message {
 }
 
 enum KnownPart {
-    /// The row has the part tree, and the part is this one.
+    /// The row has the part tree, and this is the part.
     There(Box<Part>),
-    /// The row has the part tree, and there is no such part.
+    /// The row has the part tree, which has no such part.
     Absent,
-    /// Only the message says.
+    /// The row does not know: the message must be read.
     Unknown,
 }
 
 impl Context {
-    /// What a blob id names in an account: `None` when there is nothing, and for an upload of another user (RFC 8620 §6.1).
+    /// What a blob id names in an account: `None` when there is no such blob, and for an upload of another user (RFC 8620 §6.1).
     ///
     /// # Errors
-    /// Those of the stores; `Unavailable` when the memory for decoded parts is in use for too long.
+    /// Those of the stores; `Unavailable` when there is no memory for decoded parts in time.
     pub(crate) async fn content(&self, account: AccountId, blob: &BlobRef) -> Result<Option<Content>, Error> {
         let Some((first, nested)) = blob.parts.split_first() else {
             let whole = self.whole(account, blob.base).await?;
@@ -74,7 +74,7 @@ impl Context {
             KnownPart::There(part) => {
                 let Span { start, end } = part.body;
                 let encoded = self.collect(message.blob, start.into()..end.into()).await?;
-                // The offsets are those of the whole message, of which only the body was read.
+                // The offsets are those of the whole message, but only the body was read.
                 let part = Part { body: Span { start: 0, end: end - start }, ..*part };
                 decode(encoded, part, nested.to_vec()).await?
             }
@@ -86,10 +86,10 @@ impl Context {
         Ok(decoded.map(|bytes| Content::Decoded(permit.hold(bytes))))
     }
 
-    /// The bytes of a content in a range; a range beyond its end is cut.
+    /// The bytes of a content in a range; a range past its end is cut.
     ///
     /// # Errors
-    /// Those of the blobs; `Unavailable` when the memory for it is in use for too long.
+    /// Those of the blobs; `Unavailable` when there is no memory for them in time.
     pub(crate) async fn bytes(&self, content: &Content, range: Range<u64>) -> Result<Bytes, Error> {
         let range = range.start.min(content.size())..range.end.min(content.size());
         match content {
@@ -115,7 +115,7 @@ impl Context {
         }
     }
 
-    /// The record, and the blob that it belongs to with its length.
+    /// The record, and its blob with the length.
     async fn whole(
         &self,
         account: AccountId,
@@ -178,7 +178,7 @@ pub(crate) fn number(record: &Record, property: Property) -> Option<u64> {
     })
 }
 
-/// What decoding a part takes: the encoded bytes, and as many decoded ones.
+/// The memory for decoding a part: the encoded bytes, and as many decoded ones.
 fn memory_of(message: &Message) -> usize {
     let encoded = match &message.part {
         KnownPart::There(part) => u64::from(part.body.end - part.body.start),
@@ -188,7 +188,7 @@ fn memory_of(message: &Message) -> usize {
     usize::try_from(encoded).unwrap_or(usize::MAX).saturating_mul(2)
 }
 
-/// Decodes a part whose body is all of `encoded`, and finds the part `nested` in the message that it is.
+/// Decodes a part whose body is all of `encoded`. If the part is a message, `nested` leads to a part in it.
 async fn decode(encoded: Vec<u8>, part: Part, nested: Vec<u16>) -> Result<Option<Vec<u8>>, Error> {
     if !nested.is_empty() && part.kind != PartKind::Message {
         return Ok(None);
@@ -206,7 +206,7 @@ async fn decode(encoded: Vec<u8>, part: Part, nested: Vec<u16>) -> Result<Option
     .await
 }
 
-/// Finds a part in bytes whose parts are not known; what is no message has none.
+/// Finds a part in bytes whose parts are not known; bytes that are not a message have none.
 async fn find(raw: Vec<u8>, path: Vec<u16>) -> Result<Option<Vec<u8>>, Error> {
     on_a_core(raw.len(), move || {
         let found = if message::is_message(&raw) { message::find(&raw, &path) } else { None };
@@ -215,7 +215,7 @@ async fn find(raw: Vec<u8>, path: Vec<u16>) -> Result<Option<Vec<u8>>, Error> {
     .await
 }
 
-/// Runs work on so many bytes: here when it is short, else on the blocking pool.
+/// Runs work on this many bytes: directly when they are few, otherwise on the blocking pool.
 pub(crate) async fn on_a_core<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

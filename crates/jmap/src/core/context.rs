@@ -12,14 +12,14 @@ use restante_search::Search;
 use super::{Id, MethodError, Using, ids};
 use crate::{JmapConfig, JmapParts, methods::email::query::Views, push::subscriptions::PushSender};
 
-/// One per request: who sends it, what it uses, and the stores.
+/// One per request: the user that sent it, the capabilities that it uses, and the stores.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) parts: Arc<JmapParts>,
     pub(crate) config: Arc<JmapConfig>,
     pub(crate) login: Arc<Login>,
     pub(crate) using: Using,
-    /// The results of Email/query that are kept, for all requests of the door.
+    /// The cache of results of Email/query, for all requests of the door.
     pub(crate) views: Arc<Views>,
     pub(crate) push: Arc<PushSender>,
 }
@@ -54,7 +54,7 @@ impl Context {
         access(&self.login, account)
     }
 
-    /// The account of an `accountId`, if the caller may use it in this way. It has its first mailboxes then.
+    /// The account of an `accountId`, if the caller has this access to it. Creates its first mailboxes if necessary.
     pub(crate) async fn account(&self, id: &Id, needed: Access) -> Result<AccountId, MethodError> {
         let account = ids::read_account_id(id.as_str()).ok_or(MethodError::AccountNotFound)?;
         match self.access(account) {
@@ -67,12 +67,12 @@ impl Context {
         }
     }
 
-    /// The most bytes of the mail of an account; `None` for no limit.
+    /// The most bytes of mail that an account may have; `None` for no limit.
     pub(crate) async fn quota_bytes(&self, account: AccountId) -> Result<Option<u64>, Error> {
         self.directory().quota_of(account).await
     }
 
-    /// Fails when a /get asks for too many objects.
+    /// Fails when a /get requests too many objects.
     pub(crate) fn check_objects_in_get(&self, count: usize) -> Result<(), MethodError> {
         let max = self.config.objects_in_get_max.get();
         if count > max {
@@ -91,7 +91,7 @@ impl Context {
     }
 }
 
-/// What a log-in may do with an account.
+/// What a log-in may do with an account; `None` for nothing.
 pub(crate) fn access(login: &Login, account: AccountId) -> Option<Access> {
     if login.account == account {
         return Some(Access::Write);

@@ -1,10 +1,10 @@
-//! Creation ids: what a client calls an object that it makes, until it knows the id (RFC 8620 §3.3, §5.3).
+//! Creation ids: the names that a client gives to the objects that it makes, until it knows their ids (RFC 8620 §3.3, §5.3).
 
 use std::collections::{HashMap, HashSet};
 
 use super::Id;
 
-/// The creation ids of a request: one map for all types, in which the latest object of a creation id counts.
+/// The creation ids of a request: one map for all types. When a creation id is used again, the latest object counts.
 #[derive(Debug, Default)]
 pub(crate) struct Creations {
     ids: HashMap<String, String>,
@@ -12,12 +12,12 @@ pub(crate) struct Creations {
 }
 
 impl Creations {
-    /// Those of a request; with `createdIds` they are returned, too.
+    /// Starts with the `createdIds` of a request; if there are any, they are returned, too.
     pub(crate) fn new(sent: Option<HashMap<String, String>>) -> Self {
         Self { is_asked: sent.is_some(), ids: sent.unwrap_or_default() }
     }
 
-    /// The id itself, or for `#` and a creation id the id of what was made; `None` when nothing was.
+    /// The id itself, or for `#` and a creation id the id of the object that was made; `None` when none was.
     pub(crate) fn resolve<'c>(&'c self, id: &'c str) -> Option<&'c str> {
         match id.strip_prefix('#') {
             Some(key) => self.ids.get(key).map(String::as_str),
@@ -25,7 +25,7 @@ impl Creations {
         }
     }
 
-    /// Each id of a list once. Creation ids are resolved where they can be; an unknown one stays as it is, and names nothing.
+    /// Each id of a list once. Creation ids are resolved where possible; an unknown one is left as it is, and matches nothing.
     pub(crate) fn distinct(&self, ids: Vec<Id>) -> Vec<String> {
         let mut seen = HashSet::with_capacity(ids.len());
         let mut distinct = Vec::with_capacity(ids.len());
@@ -38,7 +38,7 @@ impl Creations {
         distinct
     }
 
-    /// Notes the id of what was made.
+    /// Stores the id of an object that was made.
     pub(crate) fn insert(&mut self, key: &str, id: impl Into<String>) {
         self.ids.insert(key.to_owned(), id.into());
     }

@@ -22,12 +22,12 @@ pub(crate) struct Exchange {
     pub(crate) creations: Creations,
     pub(crate) answers: Answers,
     pub(crate) uploads: UsedUploads,
-    /// Bytes of which Blob/get has made digests; those of two digests count twice.
+    /// The bytes that Blob/get has hashed; those with two digests count twice.
     pub(crate) hashed_bytes: u64,
 }
 
-/// Runs a call: writes its response, or several. An error replaces all that the call has written, so a method that has changed
-/// something does not fail any more.
+/// Runs a call: writes its response, or several. An error replaces everything that the call has written, so a method that has already
+/// changed something must not fail.
 pub(crate) type Run =
     for<'c> fn(&'c Context, &'c mut Exchange, Args) -> BoxFuture<'c, Result<(), MethodError>>;
 
@@ -35,7 +35,7 @@ pub(crate) type Run =
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// Without this capability in `using` the method is unknown (RFC 8620 §3.3), and an account that does not have it is refused.
+    /// Without this capability in `using` the method is unknown (RFC 8620 §3.3). Accounts without the capability are refused.
     pub(crate) capability: Capability,
     pub(crate) run: Run,
 }
@@ -53,12 +53,12 @@ impl Methods {
     }
 }
 
-/// How long the calls of a request run before other tasks may.
+/// How long the calls of a request run before they yield to other tasks.
 const RUNNING_MAX: Duration = Duration::from_micros(500);
-/// The name by which unknown methods are counted.
+/// The name under which calls of unknown methods are counted.
 const UNKNOWN: &str = "unknown";
 
-/// Answers all calls of a request behind `bytes`; returns the responses and the creation ids.
+/// Answers all calls of a request, appending the responses to `bytes`; returns the responses and the creation ids.
 pub(crate) async fn run(
     methods: &Methods,
     metrics: &JmapMetrics,
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     let mut readable = reference::Readable::default();
     let mut running_since = Instant::now();
     for Call { name, arguments, id } in calls {
-        // Stores may answer at once, again and again: other tasks of the thread run between two calls.
+        // Stores may return without waiting, again and again: let other tasks of the thread run between two calls.
         if running_since.elapsed() > RUNNING_MAX {
             yield_now().await;
             running_since = Instant::now();
@@ -91,7 +91,7 @@ pub(crate) async fn run(
                 Err(MethodError::RequestTooLarge(text.to_owned()))
             }
             Some(method) => match reference::resolve(arguments, &exchange.answers, &mut readable) {
-                // RFC 8620 §3.6.2: the account is there, and does not support the method.
+                // RFC 8620 §3.6.2: the account exists, but does not support the method.
                 Ok(arguments) if !has_capability(context, &arguments, method.capability) => {
                     Err(MethodError::AccountNotSupportedByMethod)
                 }
@@ -107,14 +107,14 @@ pub(crate) async fn run(
     exchange
 }
 
-/// Whether the calls so far have written so much that further ones are not run. Responses that were replaced by an error, because they
-/// were too large, cost as much; so a request doesn't have one after the other written for nothing.
+/// Whether the calls so far have written so much that further ones are not run. Responses that were replaced by an error because they
+/// were too large count, too, so that a request can't cause one after the other to be written for nothing.
 fn written_too_much(context: &Context, exchange: &Exchange) -> bool {
     let bytes_max = context.config.response_bytes_max.get();
     exchange.answers.bytes() > bytes_max || exchange.answers.written_bytes() / 2 > bytes_max
 }
 
-/// Whether the account of a call has a capability in the session object. The method itself refuses an account that there is not.
+/// Whether the account of a call has a capability in the session object. True for an unknown account: the method itself refuses it.
 fn has_capability(context: &Context, arguments: &Map<String, Value>, capability: Capability) -> bool {
     let account = arguments.get("accountId").and_then(Value::as_str).and_then(read_account_id);
     account.is_none_or(|account| {
@@ -122,7 +122,7 @@ fn has_capability(context: &Context, arguments: &Map<String, Value>, capability:
     })
 }
 
-/// Runs one call. A panic is an error of that call alone.
+/// Runs one call. A panic is an error of this call only.
 async fn run_call(
     method: &Method,
     context: &Context,
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(responses[3][1]["type"], "invalidResultReference");
     }
 
-    /// 63 calls that each read 60 MB of emails were all run, and all but the first failed.
+    /// Regression test: 63 calls that each read 60 MB of emails were all run, and all but the first failed.
     #[tokio::test]
     async fn m1_calls_behind_responses_that_are_too_large_are_not_run() {
         let response_bytes_max = 1_000.try_into().unwrap();

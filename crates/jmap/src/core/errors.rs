@@ -10,11 +10,11 @@ use tracing::{debug, warn};
 
 use super::answers::{Members, Object};
 
-/// Why a call failed: nothing was changed then (RFC 8620 §3.6.2). The names are those of JMAP.
+/// Why a call failed; it has changed nothing then (RFC 8620 §3.6.2). The names are those of JMAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MethodError {
     UnknownMethod,
-    /// With what is wrong.
+    /// The text says what is wrong.
     InvalidArguments(String),
     InvalidResultReference(String),
     Forbidden(&'static str),
@@ -35,7 +35,7 @@ pub(crate) enum MethodError {
 }
 
 impl MethodError {
-    /// `invalidArguments`: the name of the argument, and what is wrong with it.
+    /// `invalidArguments` with the name of the argument, and what is wrong with it.
     pub(crate) fn argument(name: &str, problem: &str) -> Self {
         Self::InvalidArguments(format!("{name}: {problem}"))
     }
@@ -87,7 +87,7 @@ impl MethodError {
 }
 
 impl From<Error> for MethodError {
-    /// An error of a store: the text goes to the log, and the client learns whether to try again.
+    /// An error of a store: the text goes to the log, and the client only learns whether to try again.
     fn from(error: Error) -> Self {
         if error.kind().is_transient() {
             debug!(kind = error.kind().as_str(), %error, "a JMAP call failed");
@@ -113,7 +113,7 @@ impl From<MailError> for MethodError {
     }
 }
 
-/// Why one object of a /set, /copy or /import was left as it was (RFC 8620 §5.3).
+/// Why one object of a /set, /copy or /import was not changed (RFC 8620 §5.3).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SetError {
     name: &'static str,
@@ -123,12 +123,12 @@ pub(crate) struct SetError {
 }
 
 impl SetError {
-    /// An error of a type without anything else.
+    /// An error that has nothing but its type.
     pub(crate) fn new(name: &'static str) -> Self {
         Self { name, description: None, properties: Vec::new(), extra: Vec::new() }
     }
 
-    /// `invalidProperties`, with all properties that are wrong.
+    /// `invalidProperties` with all properties that are wrong.
     pub(crate) fn invalid<P: Into<String>>(
         properties: impl IntoIterator<Item = P>,
         description: impl Into<Cow<'static, str>>,
@@ -154,7 +154,7 @@ impl SetError {
         self
     }
 
-    /// The same with one more member, as `existingId` of `alreadyExists`.
+    /// The same with one more member, such as `existingId` of `alreadyExists`.
     #[must_use]
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.extra.push((name, value.into()));
@@ -184,7 +184,7 @@ impl SetError {
     }
 }
 
-/// Why a whole request is refused: an answer of type `application/problem+json` (RFC 8620 §3.6.1).
+/// Why a whole request is refused: a response of type `application/problem+json` (RFC 8620 §3.6.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestError {
     pub(crate) kind: RequestErrorKind,
@@ -234,7 +234,7 @@ impl RequestError {
         Self::new(RequestErrorKind::Unavailable, "the server can't do this now: try again later")
     }
 
-    /// The status of the answer: that of a wrong request, whatever is wrong with it.
+    /// The HTTP status of the answer: 503 when the server can't answer now, otherwise 400.
     pub(crate) fn status(&self) -> StatusCode {
         match self.kind {
             RequestErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,

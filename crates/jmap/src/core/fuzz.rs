@@ -1,14 +1,15 @@
-//! What the fuzz targets run.
+//! The functions that the fuzz targets run.
 
 use serde_json::{Map, Value};
 
 use super::{Answers, Patch, reference, request::Request};
 use crate::JmapConfig;
 
-/// Behind so many bytes of responses no further call is run, as in a door.
+/// After this many bytes of responses no further call is run, as in the door.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Reads a request, and resolves the references of each call in the responses of those before it, which are the arguments again.
+/// Reads a request, and resolves the references of each call in the responses of the calls before it; each response is the call's
+/// arguments.
 ///
 /// # Panics
 /// When something panics.
@@ -33,7 +34,7 @@ pub(crate) fn request(bytes: &[u8]) {
     assert!(serde_json::from_slice::<Value>(&written).is_ok(), "responses are JSON");
 }
 
-/// Applies a patch to an object, both of one JSON array. An applied patch has no effect when it is applied again.
+/// Applies a patch to an object, both from one JSON array. A patch that was applied has no effect when it is applied again.
 ///
 /// # Panics
 /// When something panics, or a patch has another effect the second time.

@@ -1,7 +1,7 @@
 //! Ids of objects, of blobs and of accounts, and states.
 //!
-//! An id is a letter and the number of its record, so that none begins with a digit and none differs from another by case alone
-//! (RFC 8620 §1.2). A blob id names the record that the bytes belong to: access and lifetime follow from that record.
+//! An id is a letter and the number of its record, so no id begins with a digit, and no two ids differ only in case (RFC 8620 §1.2). A
+//! blob id names the record that the bytes belong to, which determines access and lifetime.
 
 use std::{fmt, io::Write, str::FromStr};
 
@@ -9,10 +9,10 @@ use restante_records::{AccountId, RecordId, Revision};
 
 /// The most characters of an id (RFC 8620 §1.2).
 pub(crate) const ID_CHARS_MAX: usize = 255;
-/// How deep the part of a blob id may lead into messages within messages.
+/// The most levels of messages within messages that a blob id may lead into.
 const PART_DEPTH_MAX: usize = 32;
 
-/// What an id of a client names: an id, or with `#` before it the creation id of something that was made before.
+/// An id as a client writes it: an id, or `#` and the creation id of an object that was made earlier.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(String);
 
@@ -91,19 +91,19 @@ pub(crate) fn read_account_id(id: &str) -> Option<AccountId> {
     u32::try_from(number).ok().map(AccountId)
 }
 
-/// A number as ids have it: decimal, without sign and leading zeros, so that one record has one id.
+/// A number as ids have it: decimal, without sign or leading zeros, so that each record has exactly one id.
 fn number(text: &str) -> Option<u64> {
     let is_canonical =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if is_canonical { text.parse().ok() } else { None }
 }
 
-/// What a blob id names: `be12` is the message of email 12, `be12-3` the decoded part 3 of it, `be12-3-2` part 2 of the message in
-/// part 3, `bu7` upload 7, and `bu7-1` a part of the message that was uploaded. Parts are counted depth first, from 1.
+/// The target of a blob id: `be12` is the message of email 12, `be12-3` its decoded part 3, `be12-3-2` part 2 of the message in part 3,
+/// `bu7` upload 7, and `bu7-1` a part of the uploaded message. Parts are counted depth first, from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlobRef {
     pub(crate) base: BlobBase,
-    /// Empty for the whole.
+    /// Empty for the whole message or upload.
     pub(crate) parts: Vec<u16>,
 }
 
@@ -125,7 +125,7 @@ impl BlobRef {
         Self { base: BlobBase::Upload(id), parts: Vec::new() }
     }
 
-    /// A part of this: of the message that this is.
+    /// A part of the message that this blob is.
     pub(crate) fn part(&self, part: u16) -> Self {
         let mut parts = self.parts.clone();
         parts.push(part);
@@ -146,7 +146,7 @@ impl fmt::Display for BlobRef {
 impl FromStr for BlobRef {
     type Err = ();
 
-    /// Reads a blob id; fails for any text that this server gives to no blob.
+    /// Reads a blob id; fails for any text that is not a blob id of this server.
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut pieces = text.split('-');
         let base = pieces.next().unwrap_or_default();
@@ -165,11 +165,11 @@ impl FromStr for BlobRef {
     }
 }
 
-/// A state: all changes up to a revision, and of the next one the entries in the order of (kind, id) up to an id, where one commit
-/// has more than fit into an answer. Written as `12`, or as `12-7`.
+/// A state: all changes up to a revision, and of the next revision the entries in the order of (kind, id) up to an id, when one commit
+/// has more than fit into a response. Written as `12`, or as `12-7`.
 ///
-/// Between two pages of changes a client does not have all objects as of the revision: one that has changed again since is named on a
-/// later page alone. Such a state may have the revision that the first page began at, behind `@`: `12@9`, or `12-7@9`.
+/// Between two pages of changes a client does not have all objects as of the revision: an object that has changed again since is named
+/// only on a later page. Such a state may end with `@` and the revision at which the first page began: `12@9`, or `12-7@9`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct State {
     pub(crate) revision: Revision,
@@ -184,7 +184,7 @@ impl State {
         Self { revision, up_to, paged_since: None }
     }
 
-    /// The same between two pages of changes, of which the first began at `since`.
+    /// The same between two pages of changes; the first page began at `since`.
     #[must_use]
     pub(crate) fn paged_since(self, since: Revision) -> Self {
         Self { paged_since: Some(since).filter(|since| *since < self.revision), ..self }
@@ -224,7 +224,7 @@ impl serde::Serialize for State {
 impl FromStr for State {
     type Err = ();
 
-    /// Reads a state; fails for a text that is no state of this server.
+    /// Reads a state; fails for a text that is not a state of this server.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (text, paged_since) = match text.split_once('@') {
             Some((text, since)) => (text, Some(Revision(number(since).ok_or(())?))),

@@ -1,17 +1,17 @@
-//! Strict JSON (I-JSON, RFC 7493): member names are unique, strings are Unicode without lone surrogates, and the whole is bounded.
+//! Strict JSON (I-JSON, RFC 7493): member names are unique, strings are Unicode without lone surrogates, and the size is bounded.
 
 use std::{cell::Cell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// The most values of one request: small values take up to fifty times the memory that they have in JSON.
+/// The most values of one request: small values take up to fifty times as much memory as their JSON.
 const VALUES_MAX: u32 = 1 << 18;
 
-/// Why bytes are not taken as JSON.
+/// Why bytes are rejected as JSON.
 #[derive(Debug)]
 pub(crate) enum JsonError {
-    /// They are no strict JSON.
+    /// They are not strict JSON.
     Wrong(serde_json::Error),
     /// They have more values than a request may have.
     TooMany,
@@ -27,14 +27,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     read.map_err(|error| if left.values.get() == 0 { JsonError::TooMany } else { JsonError::Wrong(error) })
 }
 
-/// What may still be read.
+/// How much more may be read.
 pub(crate) struct Left {
     values: Cell<u32>,
     string_bytes: Cell<usize>,
 }
 
 impl Left {
-    /// As many values as a request may have, with strings of so many bytes together.
+    /// As many values as a request may have, with this many bytes of strings in total.
     pub(crate) fn new(string_bytes: usize) -> Self {
         Self { values: Cell::new(VALUES_MAX), string_bytes: Cell::new(string_bytes) }
     }
@@ -52,7 +52,7 @@ impl Left {
     }
 }
 
-/// Reads a value, as far as there is something left.
+/// Reads a value within the limits.
 #[derive(Clone, Copy)]
 pub(crate) struct Strict<'c>(pub(crate) &'c Left);
 
@@ -139,7 +139,7 @@ mod tests {
         let text = r#" {"a": [1, -2, 1.5, true, null, "\ud83d\ude00\u0000é"], "b": {"a": {}}, "c": 18446744073709551615} "#;
         let expected = json!({"a": [1, -2, 1.5, true, null, "😀\0é"], "b": {"a": {}}, "c": u64::MAX});
         assert_eq!(parse(text.as_bytes()).unwrap(), expected);
-        // A name that serde_json uses for itself is nothing special.
+        // A name that serde_json uses internally is not treated specially.
         let private = json!({"$serde_json::private::RawValue": "[1"});
         assert_eq!(parse(private.to_string().as_bytes()).unwrap(), private);
     }

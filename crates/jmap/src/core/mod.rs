@@ -1,4 +1,4 @@
-//! RFC 8620: what all methods share. Requests and their errors, arguments, references, creation ids, ids, states, patches and answers.
+//! RFC 8620: what all methods share. Requests and their errors, arguments, references, creation ids, ids, states, patches and responses.
 
 pub(crate) mod answers;
 pub(crate) mod args;

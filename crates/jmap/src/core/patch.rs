@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{SetError, reference::unescape};
 
-/// A patch whose paths are split, ascending, none of them a prefix of another one.
+/// A patch with split paths, in ascending order; no path is a prefix of another one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Patch(Vec<(Vec<String>, Value)>);
 
@@ -12,14 +12,14 @@ impl Patch {
     /// Reads a `PatchObject`.
     ///
     /// # Errors
-    /// `invalidPatch` when a path is a prefix of another one, or has an escape that is none.
+    /// `invalidPatch` when a path is a prefix of another one, or has an invalid escape.
     pub(crate) fn read(object: Map<String, Value>) -> Result<Self, SetError> {
         let mut entries = Vec::with_capacity(object.len());
         for (path, value) in object {
             entries.push((split(&path)?, value));
         }
         entries.sort_by(|(path, _), (other, _)| path.cmp(other));
-        // A prefix stands directly before the first path that it begins: what is between them begins with it, too.
+        // A prefix comes directly before the first path that begins with it: everything between them begins with it, too.
         let mut previous: Option<&[String]> = None;
         for (path, _) in &entries {
             if previous.is_some_and(|previous| path.starts_with(previous)) {
@@ -40,14 +40,14 @@ impl Patch {
         self.0.is_empty()
     }
 
-    /// The paths into these properties, and all others.
+    /// Splits the patch: the paths into these properties, and all others.
     pub(crate) fn partition(self, names: &[&str]) -> (Self, Self) {
         let leads_into = |path: &[String]| path.first().is_some_and(|first| names.contains(&first.as_str()));
         let (inside, outside) = self.0.into_iter().partition(|(path, _)| leads_into(path));
         (Self(inside), Self(outside))
     }
 
-    /// Applies it to the object as it is now. Null removes a member; removing what is not there is no error.
+    /// Applies it to the object as it is now. Null removes a member; removing an absent member is no error.
     ///
     /// # Errors
     /// `invalidPatch` when a parent is missing, or is an array or a plain value; the object may have been changed then.
@@ -73,7 +73,7 @@ fn set(object: &mut Map<String, Value>, path: &[String], value: Value) -> Result
     for parent in parents {
         object = match object.get_mut(parent) {
             Some(Value::Object(child)) => child,
-            // RFC 8620 §5.3: all parts before the last must exist, and no path leads into an array.
+            // RFC 8620 §5.3: all parts before the last must exist, and no path may lead into an array.
             _ => return Err(SetError::invalid_patch(format!("{} leads through no object", path.join("/")))),
         };
     }
@@ -137,7 +137,7 @@ mod tests {
         for (one, other) in [("a", "a/b"), ("a/b", "a/b/c"), ("a", "a/b/c")] {
             assert_eq!(patched(of(), json!({one: {}, other: {}, "ab": {}})), Err("invalidPatch".to_owned()));
         }
-        // Characters that sort before a slash stand between a path and what is below it.
+        // Characters that sort before a slash come between a path and the paths below it.
         assert_eq!(patched(of(), json!({"a": {}, "a!": {}, "a/b": {}})), Err("invalidPatch".to_owned()));
         assert!(patched(of(), json!({"a/b": 1, "ab": 2})).is_ok());
     }
@@ -152,7 +152,7 @@ mod tests {
             .prop_map(|map| Value::Object(map.into_iter().collect()))
     }
 
-    /// The patch that makes `to` of `from`: deep where both are objects.
+    /// The patch that turns `from` into `to`: deep where both are objects.
     fn difference(from: &Value, to: &Value, path: &str, patch: &mut Map<String, Value>) {
         let (Value::Object(from), Value::Object(to)) = (from, to) else { return };
         let at = |key: &str| {

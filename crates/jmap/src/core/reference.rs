@@ -12,10 +12,10 @@ use super::{
 
 /// The most tokens of a path.
 const TOKENS_MAX: usize = 64;
-/// The bytes of the strings that the references of one call give, at most: a request's own are not longer by default. Without a bound,
-/// each Core/echo with two references to the one before doubles them.
+/// The most bytes of strings that the references of one call produce; by default a request itself has no more. Without a bound, each
+/// Core/echo with two references to the previous one would double them.
 const STRING_BYTES_MAX: usize = 10_000_000;
-/// The bytes of responses that the references of one request read, at most. Each reads its response from the beginning.
+/// The most bytes of responses that the references of one request read. Each reference reads its response from the beginning.
 const READ_BYTES_MAX: usize = 256 << 20;
 
 /// How many bytes of responses the references of a request may still read.
@@ -93,7 +93,7 @@ impl<'v> Reference<'v> {
     }
 }
 
-/// The tokens of a JSON pointer (RFC 6901); `None` when it is none.
+/// The tokens of a JSON pointer (RFC 6901); `None` when the text is not one.
 fn tokens(path: &str) -> Option<Vec<Cow<'_, str>>> {
     if path.is_empty() {
         return Some(Vec::new());
@@ -123,7 +123,7 @@ pub(crate) fn unescape(token: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(plain))
 }
 
-/// Follows a path through JSON; what is not on it is skipped. `None` when the path leads to nothing.
+/// Follows a path through JSON; everything that is not on it is skipped. `None` when the path leads to nothing.
 #[derive(Clone, Copy)]
 struct Walk<'p> {
     path: &'p [Cow<'p, str>],
@@ -176,7 +176,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let Some((token, rest)) = self.path.split_first() else { return Ok(None) };
         let mut found = None;
         while let Some(name) = members.next_key::<Cow<'de, str>>()? {
-            // Our responses have each name once, and Core/echo only those of strict JSON.
+            // Our responses have each name once, and Core/echo returns only names of strict JSON.
             if name == *token {
                 found = members.next_value_seed(Walk { path: rest, ..self })?;
             } else {
@@ -193,7 +193,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
             let mut all = Vec::new();
             while let Some(found) = items.next_element_seed(below)? {
                 match found {
-                    // RFC 8620 §3.7: the rest of the path must be there in each item, and lists in lists become one.
+                    // RFC 8620 §3.7: the rest of the path must exist in each item, and nested lists are flattened.
                     None => return Err(A::Error::custom("the path leads to nothing in an item")),
                     Some(Value::Array(found)) => all.extend(found),
                     Some(found) => all.push(found),
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(error_of(twice(), &answers(&json!({"x": vec![0; 140_000]}))), wrong);
     }
 
-    /// A request of 10 MB may have 100,000 references, each of which goes through a long response.
+    /// A request of 10 MB may have 100,000 references, each of which reads through a long response.
     #[test]
     fn r2_references_read_a_bounded_number_of_bytes() {
         let answers = answers(&json!({"ids": [], "long": "y".repeat(8 << 20)}));
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(resolve(arguments.clone(), &Answers::default(), &mut Readable::default()), Ok(arguments));
     }
 
-    /// The same by a tree in memory, as the rule is written.
+    /// The same with a tree in memory, as the RFC describes it.
     fn by_tree(value: &Value, path: &[String]) -> Option<Value> {
         let Some((token, rest)) = path.split_first() else { return Some(value.clone()) };
         match value {

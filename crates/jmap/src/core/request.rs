@@ -12,7 +12,7 @@ use super::{
 };
 use crate::JmapConfig;
 
-/// A request whose form is right.
+/// A well-formed request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) using: Using,
@@ -34,7 +34,7 @@ impl Request {
         Self::of(parse(bytes)?, config)
     }
 
-    /// Reads a request that is JSON already.
+    /// Reads a request that is already JSON.
     pub(crate) fn of(value: Value, config: &JmapConfig) -> Result<Self, RequestError> {
         // Members that the specification does not name are ignored (RFC 8620 §3.3).
         let Value::Object(mut members) = value else { return Err(not_request("expected an object")) };
@@ -68,7 +68,7 @@ impl Request {
     }
 }
 
-/// A URI of the client is cut here when an error repeats it.
+/// The longest part of a client's URI that an error repeats.
 const URI_CHARS_MAX: usize = 100;
 
 /// Reads bytes as strict JSON.

@@ -1,4 +1,4 @@
-//! What all /set methods share: their arguments and their answer (RFC 8620 §5.3).
+//! What all /set methods share: their arguments and their response (RFC 8620 §5.3).
 
 use restante_directory::Access;
 use restante_records::AccountId;
@@ -10,9 +10,9 @@ use super::{Answers, Args, Context, Id, Members, MethodError, SetError, ids::acc
 #[derive(Debug)]
 pub(crate) struct SetArgs {
     pub(crate) account: AccountId,
-    /// The state in which the kind must be; any text that is not the present state is `stateMismatch`.
+    /// The state that the kind must have; any text that is not the current state is `stateMismatch`.
     pub(crate) if_in_state: Option<String>,
-    /// By creation id. A value that is no object is an error of that object.
+    /// By creation id. A value that is not an object is an error of that object.
     pub(crate) create: Map<String, Value>,
     /// By id, or `#` and a creation id.
     pub(crate) update: Map<String, Value>,
@@ -20,7 +20,7 @@ pub(crate) struct SetArgs {
 }
 
 impl Args {
-    /// Takes `accountId`, `ifInState`, `create`, `update` and `destroy`. Other arguments are for the method to take.
+    /// Takes `accountId`, `ifInState`, `create`, `update` and `destroy`. Other arguments are left for the method to take.
     pub(crate) async fn set(&mut self, context: &Context) -> Result<SetArgs, MethodError> {
         let account = self.account(context, Access::Write).await?;
         let if_in_state = self.nullable("ifInState")?;
@@ -38,16 +38,16 @@ impl Args {
     }
 }
 
-/// The answer of a /set. Maps are written in the order of these lists, and as null when they are empty.
+/// The response of a /set. Maps are written in the order of these lists, and as null when they are empty.
 #[derive(Debug)]
 pub(crate) struct SetAnswer {
     pub(crate) account: AccountId,
-    /// `None` when other changes were made between, so that the client has to ask for them (RFC 8620 §5.3).
+    /// `None` when other changes came between, so that the client has to fetch them (RFC 8620 §5.3).
     pub(crate) old_state: Option<String>,
     pub(crate) new_state: String,
     /// By creation id: the id and what the server has set, as a JSON object.
     pub(crate) created: Vec<(String, String)>,
-    /// By id: what changed beside what was asked for, as a JSON object, or nothing.
+    /// By id: what changed besides the requested changes, as a JSON object, or nothing.
     pub(crate) updated: Vec<(String, Option<String>)>,
     pub(crate) destroyed: Vec<String>,
     pub(crate) not_created: Vec<(String, SetError)>,
@@ -56,7 +56,7 @@ pub(crate) struct SetAnswer {
 }
 
 impl SetAnswer {
-    /// An answer in which nothing has changed.
+    /// A response without changes.
     pub(crate) fn new(account: AccountId, state: impl ToString) -> Self {
         let state = state.to_string();
         Self {

@@ -1,4 +1,5 @@
-//! Uploads: blobs that nothing refers to yet. They live for some time, for the user who uploaded them, in a quota of their own.
+//! Uploads: blobs that nothing refers to yet. They are kept for a limited time, for the user who uploaded them, and have a quota of
+//! their own.
 
 use std::collections::HashSet;
 
@@ -11,13 +12,13 @@ use restante_records::{
 use super::{BlobRef, Content, Context, content::number};
 use crate::JmapConfig;
 
-/// The most uploads of a user in an account: beyond them the oldest go.
+/// The most uploads of a user in an account; beyond that the oldest are removed.
 const UPLOADS_MAX: usize = 1_000;
-/// Uploads of one hash that are looked at.
+/// The most uploads with one hash that are examined.
 const SAME_HASH_MAX: usize = 16;
 
-/// The uploads that the calls of a request make, and those that they take bytes of. They are the newest of the user, and as long as
-/// they are not more than the quota of an account, none of them pushes out another one.
+/// The uploads that the calls of a request make, and those from which they take bytes. They are the newest uploads of the user, so
+/// while they stay within the quota of the account, none of them evicts another.
 #[derive(Debug, Default)]
 pub(crate) struct UsedUploads {
     bytes: u64,
@@ -25,8 +26,8 @@ pub(crate) struct UsedUploads {
 }
 
 impl UsedUploads {
-    /// Counts the bytes of an upload that is to be made; false when there are too many with it. The first of a request always fits, as
-    /// one over HTTP does.
+    /// Counts the bytes of an upload that is about to be made; false when this would exceed the quota. The first upload of a request is
+    /// always admitted, like one over HTTP.
     pub(crate) fn admit(&mut self, config: &JmapConfig, bytes: u64) -> bool {
         let total = self.bytes.saturating_add(bytes);
         let fits = total <= config.uploads_bytes_max.get() && self.known.len() < UPLOADS_MAX;
@@ -37,12 +38,12 @@ impl UsedUploads {
         true
     }
 
-    /// Adds an upload whose bytes were counted.
+    /// Adds an upload whose bytes were already counted.
     pub(crate) fn made(&mut self, account: AccountId, upload: RecordId) {
         self.known.insert((account, upload));
     }
 
-    /// Begins the time of an upload anew, because bytes are taken of it, and counts it. Once for each.
+    /// Restarts the time of an upload whose bytes are used, and counts it. Has an effect once for each upload.
     ///
     /// # Errors
     /// Those of [`note`].
@@ -57,7 +58,7 @@ impl UsedUploads {
         }
         let content = context.content(account, &BlobRef::upload(upload)).await?;
         let Some(Content::Stored { blob, size }) = content else { return Ok(()) };
-        // Another request may push it out in this moment, and its blob may be swept then.
+        // Another request may evict it right now, and its blob may be swept then.
         if context.blobs().touch(&[blob]).await?.first() == Some(&true) {
             note(context, account, blob, size).await?;
             self.bytes = self.bytes.saturating_add(size);
@@ -67,11 +68,11 @@ impl UsedUploads {
     }
 }
 
-/// Notes that the user has uploaded a blob to an account, and returns the upload. The same bytes again are the same upload, whose
-/// time begins anew (RFC 8620 §6.1). Expired uploads go, and the oldest beyond the quota.
+/// Records that the user has uploaded a blob to an account, and returns the upload. The same bytes again are the same upload, whose
+/// time restarts (RFC 8620 §6.1). Removes expired uploads, and the oldest ones that exceed the quota.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when other servers change uploads of the account all the time.
+/// Those of the records; `Unavailable` when other servers keep changing uploads of the account.
 pub(crate) async fn note(
     context: &Context,
     account: AccountId,
@@ -102,7 +103,7 @@ pub(crate) async fn note(
 /// What is to be committed.
 struct Plan {
     commit: Commit,
-    /// The upload, if it is there.
+    /// The upload of the same bytes, if there is one.
     known: Option<RecordId>,
 }
 
@@ -136,7 +137,7 @@ async fn plan(context: &Context, account: AccountId, blob: BlobId, bytes: u64) -
             Change::Create { kind: upload::KIND, body, properties }
         }
     }];
-    // From the newest to the oldest: what is beyond the quota goes.
+    // From the newest to the oldest: those that exceed the quota are removed.
     let expired = seconds(now.saturating_sub_unsigned(config.upload_seconds.get()));
     let (mut left, mut total) = (1, bytes);
     for record in others.iter().flatten().rev() {
@@ -169,7 +170,7 @@ pub(crate) async fn expire(mail: &Mail, account: AccountId, upload_seconds: u64)
         let commit = Commit::of(changes).if_in_state(upload::KIND, page.state);
         match records.commit(account, commit).await {
             Ok(_) => removed += page.ids.len(),
-            // Somebody has uploaded meanwhile: the next walk removes them.
+            // There was a new upload meanwhile: the next run removes them.
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                 return Ok(removed);
             }

@@ -26,7 +26,7 @@ use crate::{
     slots::{Claim, Slot},
 };
 
-/// How long an answer waits for memory that other answers hold.
+/// How long a response waits for memory that other responses use.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// `POST` of a request.
@@ -54,7 +54,7 @@ async fn answer(app: &App, head: &Parts, body: Body) -> Result<Bytes, Failure> {
     let request = app.read(bytes).await??;
     drop(memory);
     let answer = app.run(request, login, &base, br#"{"methodResponses":["#.to_vec()).await?;
-    // An answer that waits for memory still counts as a request. What holds memory never waits for a slot, so that this ends.
+    // A response that waits for memory still counts as a request. Holders of memory never wait for a slot, so the wait ends.
     let memory = app.memory_of(answer.len()).await?;
     drop(slot);
     Ok(memory.hold(answer))
@@ -95,12 +95,12 @@ impl App {
         self.requests.claim(login.account).ok_or_else(too_many)
     }
 
-    /// The slot, once others of the user were answered.
+    /// The slot, as soon as it is free.
     pub(super) async fn request_slot(&self, claim: Claim) -> Result<Slot, RequestError> {
         claim.slot(Duration::from_millis(self.config.request_wait_ms)).await.ok_or_else(too_many)
     }
 
-    /// Memory for an answer or a request.
+    /// Memory for a response or a request.
     pub(super) async fn memory_of(&self, bytes: usize) -> Result<MemoryPermit, Refusal> {
         self.parts.memory.acquire(bytes, Instant::now() + MEMORY_TIMEOUT).await
     }
@@ -111,7 +111,7 @@ impl App {
         on_a_core(bytes.len(), move || Request::read(&bytes, &config)).await
     }
 
-    /// Runs a request. `begun` is the beginning of the answer, up to its first response.
+    /// Runs a request. `begun` is the beginning of the response, up to the first method response.
     pub(super) async fn run(
         &self,
         request: Request,

@@ -5,12 +5,12 @@ use restante_http::Refusal;
 
 use crate::JmapParts;
 
-/// The beginning of all URLs for a client, without a slash at its end: that of the settings, or the host that the request names.
+/// The prefix of all URLs for a client, without a trailing slash: the one of the settings, or the host that the request names.
 pub(super) fn base_url(parts: &JmapParts, uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
     if let Some(url) = &parts.public_url {
         return Ok(url.trim_end_matches('/').to_owned());
     }
-    // A request of HTTP/2 names the host in its URI.
+    // A request over HTTP/2 names the host in its URI.
     let named = match uri.authority() {
         Some(authority) => Some(authority.clone()),
         None => headers.get(header::HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok()),

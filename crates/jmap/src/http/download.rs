@@ -17,14 +17,14 @@ use restante_http::{Refusal, reply};
 use super::{App, Failure, HttpRequest, login, upload::account_of};
 use crate::core::{BlobRef, Using};
 
-/// A blob id never names other bytes.
+/// A blob id always names the same bytes.
 const CACHE: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// A page that came by mail must not run scripts on the server's origin.
 const SANDBOX: HeaderValue =
     HeaderValue::from_static("sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'");
 const CONTENT_SECURITY_POLICY: HeaderName = header::CONTENT_SECURITY_POLICY;
-/// What RFC 8187 §3.2.1 leaves as it is.
+/// The characters that RFC 8187 §3.2.1 leaves unescaped.
 const ATTR_CHARS: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')
     .remove(b'#')
@@ -52,7 +52,7 @@ pub(super) async fn download(
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// `GET` of a blob where the client had no name for the template of the URL.
+/// `GET` of a blob when the client had no name for the URL template.
 pub(super) async fn download_unnamed(
     State(app): State<Arc<App>>,
     Path((account, blob)): Path<(String, String)>,
@@ -94,7 +94,7 @@ async fn answer(
     Ok(response)
 }
 
-/// The type that the URL asks for: the server knows none.
+/// The type that the URL requests: the server does not know one.
 fn content_type(uri: &Uri) -> Result<HeaderValue, Refusal> {
     let parameters = uri.query().unwrap_or_default().split('&');
     let asked =
@@ -102,7 +102,7 @@ fn content_type(uri: &Uri) -> Result<HeaderValue, Refusal> {
     let Some((_, escaped)) = asked.filter(|(_, value)| !value.is_empty()) else {
         return Ok(HeaderValue::from_static("application/octet-stream"));
     };
-    // The URL is made by a template (RFC 6570), which writes a space as %20 and may leave the `+` of image/svg+xml as it is.
+    // The URL is expanded from a template (RFC 6570), which writes a space as %20 and may leave the `+` of image/svg+xml unescaped.
     let text = percent_decode_str(escaped).decode_utf8_lossy();
     let is_type = text.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
     let value = HeaderValue::from_str(&text).ok().filter(|_| is_type && text.is_ascii());

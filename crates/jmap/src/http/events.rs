@@ -1,4 +1,4 @@
-//! Changes of states as an event stream (RFC 8620 §7.3).
+//! State changes as an event stream (RFC 8620 §7.3).
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use crate::{
     push::{Subscription, Types, Visible},
 };
 
-/// The seconds between pings are cut to these (RFC 8620 §7.3).
+/// The bounds for the seconds between pings (RFC 8620 §7.3).
 const PING_SECONDS_MIN: u64 = 30;
 const PING_SECONDS_MAX: u64 = 300;
-/// A stream without pings gets a comment so often, so that one whose client has gone ends.
+/// A stream without pings gets a comment this often, so that it ends when its client is gone.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(PING_SECONDS_MAX);
 /// The most bytes of a list of types.
 const TYPES_BYTES_MAX: usize = 1_024;
@@ -55,13 +55,13 @@ pub(crate) fn visible_accounts(login: &Login) -> Vec<AccountId> {
     std::iter::once(login.account).chain(granted).collect()
 }
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     types: Types,
     is_closed_after_state: bool,
     ping: Option<Duration>,
-    /// What the client has seen before it lost the stream.
+    /// What the client had received before it lost the stream.
     seen: Option<Visible>,
 }
 
@@ -76,7 +76,7 @@ impl Asked {
                 "types" => path::set_once(&mut types, read_types(&value)?),
                 "closeafter" => path::set_once(&mut close_after, read_close_after(&value)?),
                 "ping" => path::set_once(&mut ping, read_ping(&value)?),
-                _ => Ok(()), // some clients add a number against caches
+                _ => Ok(()), // some clients add a number to bypass caches
             };
             read.map_err(|problem| Refusal::field(name, problem))?;
         }
@@ -133,7 +133,7 @@ struct Events {
 impl Events {
     fn new(mut subscription: Subscription, mut asked: Asked, open: OpenConnection) -> Self {
         let newest = subscription.newest();
-        // A client that comes back with another state than now gets the state at once.
+        // A client that reconnects with another state than the current one gets the current state at once.
         let seen = asked.seen.take().unwrap_or(newest);
         let next_ping = Instant::now() + asked.ping.unwrap_or(COMMENT_INTERVAL);
         Self { subscription, asked, seen, next_ping, _open: open }

@@ -39,10 +39,10 @@ pub(crate) use events::visible_accounts;
 use session::SessionStates;
 pub use token::url_token;
 
-/// For each slot so many requests wait: some connections of each device of a user.
+/// The most requests that wait for each slot: some connections of each device of a user.
 const WAITING_FOR_A_SLOT: usize = 8;
 
-/// What all routes work with.
+/// The state that all routes share.
 pub(crate) struct App {
     pub(crate) parts: Arc<JmapParts>,
     pub(crate) config: Arc<JmapConfig>,
@@ -53,7 +53,7 @@ pub(crate) struct App {
     requests: Slots,
     uploads: Slots,
     session_states: SessionStates,
-    /// True once the door closes: streams and sockets end then.
+    /// True once the door closes, which ends streams and sockets.
     closing: watch::Sender<bool>,
 }
 
@@ -77,7 +77,7 @@ impl App {
         }
     }
 
-    /// What the methods of a request work with.
+    /// The context for the methods of a request.
     pub(crate) fn context(&self, login: Arc<Login>, using: Using) -> Context {
         Context {
             parts: self.parts.clone(),
@@ -116,7 +116,7 @@ impl App {
         }
     }
 
-    /// When the next piece of a body must be there.
+    /// The deadline for the next piece of a body.
     fn body_deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.config.body_timeout_ms.get())
     }
@@ -144,11 +144,11 @@ const EVENTS: &str = "/jmap/events";
 const SOCKET: &str = "/jmap/ws";
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Why a request is not served.
+/// Why a request is refused.
 enum Failure {
-    /// For a reason that JMAP has a type for.
+    /// With an error that JMAP has a type for.
     Request(RequestError),
-    /// For another one.
+    /// With any other response.
     Refused(Refusal),
 }
 
@@ -192,7 +192,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Who sends a request, as the guard has proven; its credentials must be good for mail.
+/// The log-in of a request, as verified by the guard; its credentials must be valid for mail.
 fn login(extensions: &axum::http::Extensions) -> Result<Arc<Login>, Refusal> {
     let login = extensions.get::<Arc<Login>>().cloned().ok_or(Refusal::internal())?;
     if !login.allows(Scope::Mail) {
@@ -201,7 +201,7 @@ fn login(extensions: &axum::http::Extensions) -> Result<Arc<Login>, Refusal> {
     Ok(login)
 }
 
-/// Whether the body is JSON by its Content-Type; parameters are allowed.
+/// Whether the Content-Type of the body is JSON; parameters are allowed.
 fn is_json(head: &Parts) -> bool {
     let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();

@@ -16,7 +16,7 @@ use super::App;
 pub(super) const PATH: &str = "/.well-known/mta-sts.txt";
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Answers for each domain of this server, by the host that the request names.
+/// Returns the policy for each domain of this server, selected by the host that the request names.
 pub(super) async fn policy(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
     let Some(policy) = app.parts.mta_sts_policy.clone() else { return unknown().into_response() };
     let Some(domain) = domain_of(&uri, &headers) else { return unknown().into_response() };
@@ -31,7 +31,7 @@ pub(super) async fn policy(State(app): State<Arc<App>>, uri: Uri, headers: Heade
     }
 }
 
-/// The domain behind `mta-sts.` in the host that a request names: in its target by HTTP/2, else in `Host`.
+/// The domain after `mta-sts.` in the host that a request names: in its target for HTTP/2, else in `Host`.
 fn domain_of(uri: &Uri, headers: &HeaderMap) -> Option<Domain> {
     let of_header = || headers.get(header::HOST)?.to_str().ok()?.parse::<Authority>().ok();
     let authority = uri.authority().cloned().or_else(of_header)?;

@@ -26,11 +26,11 @@ use super::{
 use crate::core::{Capability, Members, Object, ids::account_id, write_json};
 use crate::methods::{LOOKUP_TYPES, email::query::sort::SORT_OPTIONS};
 
-/// Caches must not keep the session: it depends on who asks (RFC 8620 §2).
+/// Caches must not keep the session: it depends on the user (RFC 8620 §2).
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-cache, no-store, must-revalidate");
 /// The collations of a sort (RFC 4790).
 const COLLATIONS: [&str; 4] = ["i;ascii-casemap", "i;unicode-casemap", "i;ascii-numeric", "i;octet"];
-/// The capabilities that say nothing more about the server, and that a user's own account has.
+/// The capabilities without properties of the server that a user's own account has.
 const EMPTY: [Capability; 5] = [
     Capability::Mail,
     Capability::Blob,
@@ -38,9 +38,9 @@ const EMPTY: [Capability; 5] = [
     Capability::Submission,
     Capability::VacationResponse,
 ];
-/// Log-ins whose state is remembered at most.
+/// The most log-ins whose session state is cached.
 const STATES_MAX: usize = 4_096;
-/// Digits of a session's state.
+/// The bytes of the digest in a session's state.
 const STATE_BYTES: usize = 8;
 
 /// `GET /.well-known/jmap`.
@@ -72,13 +72,13 @@ struct Session {
     state: String,
 }
 
-/// The states of sessions by what they depend on, so that a request need not write the session for it.
+/// The session states by what they depend on, so that a request need not build the session to get its state.
 #[derive(Default)]
 pub(super) struct SessionStates(Mutex<HashMap<u64, String>>);
 
 /// The state of the session of a log-in.
 pub(super) async fn state(app: &App, login: &Login, base: &str) -> Result<String, Error> {
-    // All else in the session stays the same while the server runs: addresses and numbers of accounts never change.
+    // Everything else in the session stays the same while the server runs: addresses and numbers of accounts never change.
     let mut hasher = DefaultHasher::new();
     (login.account, login.address.to_string(), base).hash(&mut hasher);
     for grant in &login.grants {
@@ -135,7 +135,7 @@ async fn write(app: &App, login: &Login, base: &str) -> Result<Session, Error> {
     session.field("username", &login.address.to_string());
     write_urls(base, &mut session);
     drop(session);
-    // The state is a hash of all the rest (RFC 8620 §2), so it is the last member.
+    // The state is a hash of everything before it (RFC 8620 §2), so it is the last member.
     let digest = Sha256::digest(&json);
     let state = hex::encode(digest.get(..STATE_BYTES).unwrap_or_default());
     json.pop();
@@ -165,7 +165,7 @@ fn write_capabilities(app: &App, base: &str, push_key: &str, session: &mut Objec
     socket.field("url", &format!("{}{SOCKET}", socket_base_url(base)));
     socket.field("supportsPush", &true);
     drop(socket);
-    // RFC 9749 §3: clients hand it to their push service.
+    // RFC 9749 §3: clients pass it to their push service.
     capabilities.object(Capability::WebPushVapid.uri()).field("applicationServerKey", push_key);
 }
 

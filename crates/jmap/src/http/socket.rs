@@ -35,7 +35,7 @@ use crate::{
     slots::Slot,
 };
 
-/// The sub-protocol that a client offers and the server takes (RFC 8887 §4.1).
+/// The sub-protocol that a client offers and the server accepts (RFC 8887 §4.1).
 const PROTOCOL: HeaderValue = HeaderValue::from_static("jmap");
 /// How often an idle client is pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
@@ -86,25 +86,25 @@ struct Outgoing {
     _held: Option<(Slot, MemoryPermit)>,
 }
 
-/// What became of a message of the client.
+/// The result of a message of the client.
 enum Done {
     /// There is something to send.
     Outgoing(Outgoing),
-    /// Pushes are enabled, or disabled. The next message is read when that holds.
+    /// Pushes were enabled or disabled. The next message is read only after that.
     Push(Option<Pushing>, OwnedSemaphorePermit),
 }
 
 async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
-    // Each message has a task of its own: while a slow client takes an answer, no request holds stores or locks without going on. The
-    // tasks end with the socket.
+    // Each message has a task of its own: no request holds stores or locks while a slow client receives a response. The tasks end with
+    // the socket.
     let mut tasks = JoinSet::new();
-    // Held by the task of a message until that is parsed, so that a client has one message at most that waits for a slot.
+    // Held by the task of a message until it is parsed, so that at most one message of a client waits for a slot.
     let reading = Arc::new(Semaphore::new(1));
     let mut pushing: Option<Pushing> = None;
     let mut closed = std::pin::pin!(session.app.closed());
     loop {
         let outgoing = tokio::select! {
-            biased; // what waits to be sent goes first, so that no more than a few answers wait
+            biased; // pending responses are sent first, so that only a few accumulate
             () = &mut closed => return socket.close(CloseCode::Away, "the server stops").await,
             Some(done) = tasks.join_next() => match done {
                 Ok(Done::Outgoing(outgoing)) => outgoing,
@@ -137,7 +137,7 @@ async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
     }
 }
 
-/// The next message, once the one before was parsed; `None` when the socket is closed. Cancelling the wait loses nothing.
+/// The next message, once the previous one was parsed; `None` when the socket is closed. Cancel safe.
 async fn receive(
     socket: &mut WebSocket<SocketStream>,
     reading: &Arc<Semaphore>,
@@ -146,7 +146,7 @@ async fn receive(
     Some((socket.receive().await.ok()?, permit))
 }
 
-/// The id of a request that is not parsed, if it has one: values are skipped without taking memory.
+/// The id of a request that is not parsed, if it has one: values are skipped without allocating memory.
 fn id_of(text: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Named {
@@ -156,7 +156,7 @@ fn id_of(text: &str) -> Option<String> {
 }
 
 impl Session {
-    /// Does what a message asks for. Answers may overtake each other (RFC 8887 §4.3.2).
+    /// Processes a message. Responses may overtake each other (RFC 8887 §4.3.2).
     async fn serve(self: Arc<Self>, text: String, reading: OwnedSemaphorePermit) -> Done {
         let slot = match self.slot().await {
             Ok(slot) => slot,
@@ -191,7 +191,7 @@ impl Session {
         }
     }
 
-    /// A slot of the user, which a message takes before it is parsed: what is parsed takes many times the memory of its text.
+    /// A slot of the user, acquired before a message is parsed: the parsed form takes many times the memory of its text.
     async fn slot(&self) -> Result<Slot, RequestError> {
         self.app.request_slot(self.app.claim_slot(&self.login)?).await
     }
@@ -225,7 +225,7 @@ impl Session {
         };
         Done::Outgoing(match answered.await {
             Ok((text, memory)) => Outgoing { text, _held: Some((slot, memory)) },
-            // The only errors here are those of stores and of memory; the log has the former.
+            // The only errors here are those of stores and of memory; the former are logged.
             Err(_) => refused(&RequestError::unavailable(), id.as_deref()),
         })
     }
@@ -275,14 +275,14 @@ fn refused(error: &RequestError, id: Option<&str>) -> Outgoing {
     Outgoing { text, _held: None }
 }
 
-/// Changes that a client wants to hear of.
+/// The changes that a client subscribed to.
 struct Pushing {
     subscription: Subscription,
     types: Types,
     seen: Visible,
 }
 
-/// Waits for the next change; for ever while none are wanted.
+/// Waits for the next change; forever without a subscription.
 async fn next_change(pushing: &mut Option<Pushing>) -> Vec<u8> {
     let Some(Pushing { subscription, types, seen }) = pushing else { return std::future::pending().await };
     loop {

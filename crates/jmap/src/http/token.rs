@@ -12,12 +12,12 @@ use restante_http::reply;
 use super::{App, EVENTS, HttpRequest, SOCKET, login};
 use crate::core::{Members, Object, args::write_utc_date};
 
-/// The parameter that has the token (RFC 6750 §2.3).
+/// The parameter that contains the token (RFC 6750 §2.3).
 const PARAMETER: &str = "access_token";
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const DOWNLOAD: &str = "/jmap/download/";
 
-/// `POST` that makes a token for the caller.
+/// `POST` that creates a token for the caller.
 pub(super) async fn token(State(app): State<Arc<App>>, request: HttpRequest) -> Response {
     let login = match login(request.extensions()) {
         Ok(login) => login,
@@ -35,7 +35,7 @@ pub(super) async fn token(State(app): State<Arc<App>>, request: HttpRequest) -> 
     response
 }
 
-/// The token in the URL of a request of JMAP that may have one there. The guard of the listener checks it with
+/// The token in the URL of a JMAP request that may have one there. The guard of the listener checks it with
 /// [`Directory::check_url_token`](restante_directory::Directory::check_url_token) when the request has no `Authorization`.
 pub fn url_token(head: &Parts) -> Option<&str> {
     let path = head.uri.path();

@@ -22,9 +22,9 @@ use crate::core::{
     BlobRef, Context, Id, Members, MethodError, Object, Using, errors::RequestError, ids::account_id, uploads,
 };
 
-/// The type of an upload whose client says none.
+/// The type of an upload when the client names none.
 const OCTETS: &str = "application/octet-stream";
-/// A client has the time of a body for each so many bytes.
+/// A client has the body timeout for each block of this many bytes.
 const BYTES_PER_TIMEOUT: usize = 1 << 20;
 
 /// `POST` of a blob.
@@ -74,7 +74,7 @@ async fn answer(app: &App, account: String, head: &Parts, body: Body) -> Result<
     let mut answer = Object::open(&mut json);
     answer.field("accountId", &account_id(account));
     answer.field("blobId", &BlobRef::upload(id).to_string());
-    // The type is what the client says: nothing is guessed from the bytes.
+    // The type is the one that the client sent: it is not guessed from the bytes.
     let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     answer.field("type", media_type.unwrap_or(OCTETS));
     answer.field("size", &put.bytes);
@@ -102,7 +102,7 @@ fn too_long(max: u64) -> RequestError {
     RequestError::limit("maxSizeUpload", format!("an upload has at most {max} bytes"))
 }
 
-/// Why a body ended too early.
+/// Why a body ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     TooLong,
@@ -110,10 +110,10 @@ enum End {
     Broken,
 }
 
-/// The bytes of a body, up to a limit, each MiB of it within a time.
+/// The bytes of a body, up to a limit; each MiB must arrive within the timeout.
 struct BodySource {
     body: Body,
-    /// What was received and not yet handed on.
+    /// Bytes that were received but not yet returned.
     waiting: Bytes,
     left: u64,
     timeout: Duration,

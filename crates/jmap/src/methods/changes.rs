@@ -1,7 +1,7 @@
 //! What changed of a kind of objects since a state (RFC 8620 §5.2): shared by Mailbox/changes, Thread/changes and Email/changes.
 //!
-//! A commit may have more changes than a client takes at once. Then a state is a revision and an id: everything up to the revision,
-//! and of the next one the changes up to the id, in the order of ids (S6).
+//! A commit may have more changes than a client accepts at once. Then a state is a revision and an id: all changes up to the revision,
+//! and those of the next revision up to the id, in the order of ids (S6).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +15,7 @@ use restante_directory::Access;
 /// How often a page is read again because of a commit between its reads, or because it had nothing new.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Of so many changes records read a page without another thread.
+/// Records read a page of this many changes without another thread.
 const INLINE_PAGE: usize = 256;
 
 /// What changed.
@@ -96,7 +96,7 @@ pub(crate) async fn page(
     History { records: context.records(), account, kind }.page(since, max).await
 }
 
-/// The objects that changed since a revision, those that were destroyed too.
+/// The objects that changed since a revision, including those that were destroyed.
 ///
 /// # Errors
 /// `cannotCalculateChanges` for a revision that is unknown or too old.
@@ -139,7 +139,7 @@ enum What {
 impl History<'_> {
     /// At most `max` changes since a state.
     async fn page(self, since: State, max: usize) -> Result<ChangesPage, MethodError> {
-        // Nearly all requests are from clients that have everything.
+        // Nearly all requests are from clients that are up to date.
         let state = self.state().await?;
         if since == State::from(state) {
             return Ok(ChangesPage { old: since, new: since, ..ChangesPage::default() });
@@ -161,7 +161,7 @@ impl History<'_> {
             let changes = self.changes(since, max).await?;
             let count = count(&changes);
             if count > max {
-                // It is of one commit: records cut no other.
+                // The page is of one commit: only such a page is cut.
                 match self.part_of_first(since, None, max).await? {
                     Some(page) => return Ok(page),
                     None => continue,
@@ -174,7 +174,7 @@ impl History<'_> {
             return self.whole(&changes).await;
         }
         if since > asked {
-            // RFC 8620 §5.2: the state may be an intermediate one. The client goes on from there and not from the beginning.
+            // RFC 8620 §5.2: the state may be an intermediate one. The client continues from there, not from the beginning.
             return Ok(ChangesPage { new: since.into(), has_more: true, ..ChangesPage::default() });
         }
         Err(MethodError::ServerUnavailable)
@@ -185,14 +185,14 @@ impl History<'_> {
         let mut page = ChangesPage::default();
         page.extend(changes);
         let state = self.state().await?;
-        // S3: the state of a /get right after, unless there is more already.
+        // S3: the same state as that of a /get right after, unless there are more changes already.
         let is_all = !changes.has_more && state <= changes.revision;
         page.new = if is_all { state } else { changes.revision }.into();
         page.has_more = !is_all;
         Ok(page)
     }
 
-    /// The rest of a commit of which the changes up to an id were returned; `None` when nothing is left of it.
+    /// The rest of a commit whose changes up to an id were returned; `None` when nothing of it is left.
     async fn rest(
         self,
         before: Revision,
@@ -203,7 +203,7 @@ impl History<'_> {
         for _ in 0..ATTEMPTS_MAX {
             let first = self.changes(before, 1).await?;
             if count(&first) == 0 && first.has_more {
-                return Ok(None); // what follows is of later commits
+                return Ok(None); // the following changes are of later commits
             }
             match self.revision_of(before, &first).await? {
                 Found::Nothing => return Ok(None),
@@ -222,7 +222,8 @@ impl History<'_> {
         Err(MethodError::ServerUnavailable)
     }
 
-    /// Of the first commit after a revision the changes behind an id, `max` at most. `None`: the commit is another one now.
+    /// The changes of the first commit after a revision, those with ids greater than `behind`, at most `max`. `None`: another commit is
+    /// the first one now.
     async fn part_of_first(
         self,
         since: Revision,
@@ -256,7 +257,7 @@ impl History<'_> {
         Ok(Some(page))
     }
 
-    /// The revision of the changes of a page, which are of one commit.
+    /// The revision of the changes of a page, all of which are of one commit.
     async fn revision_of(self, since: Revision, first: &Changes) -> Result<Found, MethodError> {
         if let Some(created) = first.created.first() {
             let record = self.record(created.id).await?;
@@ -273,8 +274,8 @@ impl History<'_> {
         }
     }
 
-    /// The revision of the first commit after `since`, which destroyed an object and did nothing else that is known now. The record
-    /// is gone, so this looks for the last revision after which the commit is still the first one.
+    /// The revision of the first commit after `since`, when all that is still known of it is that it destroyed an object. The record is
+    /// gone, so this searches for the last revision after which the commit is still the first one.
     async fn revision_of_destroyed(
         self,
         since: Revision,
@@ -306,7 +307,7 @@ impl History<'_> {
     async fn changes(self, since: Revision, limit: usize) -> Result<Changes, MethodError> {
         let question = ChangesSince { kind: Some(self.kind), since, limit };
         self.records.changes(self.account, &question).await.map_err(|error| match error.kind() {
-            // The state is older than what is kept, or none that was ever given out.
+            // The state is older than what is kept, or was never issued.
             ErrorKind::NotFound | ErrorKind::Invalid => MethodError::CannotCalculateChanges,
             _ => error.into(),
         })
@@ -317,7 +318,7 @@ impl History<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     At(Revision),
-    /// Another commit has changed the object meanwhile.
+    /// Another commit has changed the object in the meantime.
     Changed,
     /// There is no commit.
     Nothing,

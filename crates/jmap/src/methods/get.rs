@@ -11,12 +11,12 @@ pub(super) struct GetArgs<P> {
     pub(super) account: AccountId,
     /// `None` for all.
     pub(super) ids: Option<Vec<String>>,
-    /// What to return: all by default, and always the id, which is the first of `all`.
+    /// The properties to return: by default all. The id, the first of `all`, is always included.
     pub(super) properties: Vec<P>,
 }
 
 impl<P: Copy + PartialEq> GetArgs<P> {
-    /// Takes `accountId`, `ids` and `properties`; `all` are the properties there are, `name` gives the name of one.
+    /// Takes `accountId`, `ids` and `properties`; `all` has all properties, `name` returns the name of one.
     pub(super) async fn take(
         mut args: Args,
         context: &Context,
@@ -50,7 +50,7 @@ pub(super) fn begin<'e>(exchange: &'e mut Exchange, account: AccountId, state: &
     answer
 }
 
-/// Of objects that are all read, those that are asked for in the order of the ids, and the ids of which there is none.
+/// Selects from all objects those that are requested, in the order of the ids, and the ids that no object has.
 pub(super) fn select<'o, T>(
     objects: &'o [T],
     asked: Option<Vec<String>>,

@@ -1,4 +1,4 @@
-//! What errors of the mail model are for one object of a /set.
+//! Maps errors of the mail model to errors of one object of a /set.
 
 use restante_mail::MailError;
 use serde_json::Value;
@@ -23,13 +23,13 @@ pub(crate) fn of_object(error: MailError) -> SetError {
         MailError::Invalid { properties, why } => SetError::invalid(properties, why),
         MailError::CannotUnsend => SetError::new("cannotUnsend").describe(text),
         MailError::Forbidden(why) => SetError::new("forbidden").describe(why),
-        // Only a call that has changed something already gets here: see `of_edit`.
+        // Only reached by a call that has already changed something: see `of_edit`.
         MailError::StateMismatch | MailError::Store(_) => SetError::new(MethodError::from(error).name()),
     }
 }
 
-/// The error of one object, or of the whole call when the store failed before the call has changed anything: then the client may
-/// repeat the call.
+/// The error of one object, or of the whole call when the store failed before the call has changed anything: then the client may repeat
+/// the call.
 pub(crate) fn of_edit(error: MailError, has_changed: bool) -> Result<SetError, MethodError> {
     match error {
         MailError::StateMismatch | MailError::Store(_) if !has_changed => Err(error.into()),
@@ -37,7 +37,7 @@ pub(crate) fn of_edit(error: MailError, has_changed: bool) -> Result<SetError, M
     }
 }
 
-/// The outcome of one object of a call. When the store fails after the call has changed something, the call must not fail any more: the
+/// The outcome of one object of a call. When the store fails after the call has changed something, the call itself must not fail: the
 /// error is that of the object.
 pub(crate) fn of_step<T>(
     outcome: Result<Result<T, SetError>, MethodError>,
@@ -54,7 +54,7 @@ pub(crate) fn blobs_not_found(ids: Vec<String>) -> SetError {
     SetError::new("blobNotFound").with("notFound", Value::from(ids))
 }
 
-/// `tooLarge` with the most bytes that there may be.
+/// `tooLarge` with the limit in bytes.
 pub(crate) fn too_large(bytes_max: u64) -> SetError {
     SetError::new("tooLarge").with("maxSize", bytes_max)
 }

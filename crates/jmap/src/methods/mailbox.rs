@@ -76,14 +76,14 @@ async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(
     Ok(())
 }
 
-/// Mailbox/changes: names the counts when nothing else changed of the mailboxes that were updated (S7), since the client's state or,
-/// between two pages, since the state at which the first one began.
+/// Mailbox/changes: names the count properties when nothing else has changed in the updated mailboxes (S7), since the client's state
+/// or, between two pages, since the state at which the first page began.
 async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
     let account = args.account(context, Access::Read).await?;
     let mut page = changes::page(context, account, mailbox::KIND, &mut args).await?;
     args.done()?;
     let (mailboxes, _) = context.mail().mailboxes(account).await?;
-    // RFC 8621 §2.2: a mailbox that changes twice is on the page of its last change alone, which may be one of counts.
+    // RFC 8621 §2.2: a mailbox that changes twice is only on the page of its last change, which may be one of counts.
     let known = page.old.known();
     if page.has_more {
         page.new = page.new.paged_since(known);
@@ -130,7 +130,7 @@ async fn query_changes(
     let (mailboxes, state) = context.mail().mailboxes(query.account).await?;
     let since = since.whole().filter(|since| *since <= state).ok_or(MethodError::CannotCalculateChanges)?;
     let mut changed = changes::changed_since(context, query.account, mailbox::KIND, since).await?;
-    // Filters and sorts look at no counts, and most changes are of counts alone.
+    // Filters and sorts do not depend on counts, and most changes are changes of counts.
     let have_counts_changed = |mailbox: &&Mailbox| mailbox.shape <= since;
     for mailbox in mailboxes.iter().filter(have_counts_changed) {
         changed.remove(&mailbox.id);

@@ -1,4 +1,4 @@
-//! Quota methods (RFC 9425). An account has at most one quota: the bytes of its mail, when the directory limits them.
+//! Quota methods (RFC 9425). An account has at most one quota: the bytes of its mail, if the directory limits them.
 
 use std::{collections::HashSet, fmt};
 
@@ -41,7 +41,7 @@ pub(crate) const METHODS: &[Method] = &[
 const ID: &str = "octets";
 const RESOURCE_TYPE: &str = "octets";
 const SCOPE: &str = "account";
-/// What the quota counts: names of RFC 8620's registry of types.
+/// The types that the quota counts, by their names in RFC 8620's registry.
 const TYPES: [&str; 1] = ["Email"];
 
 /// A property of a quota.
@@ -112,11 +112,11 @@ struct Quota {
     name: String,
 }
 
-/// Bits of a state that stand for the limit.
+/// The bits of a state that encode the limit.
 const LIMIT_BITS: u32 = 24;
 
-/// The state of an account's quota: the state of what is used, and a mark of the limit, which the directory changes without a commit
-/// in the account. As one number it rises with what is used, so that states can be compared.
+/// The state of an account's quota: the state of the used bytes, and a mark of the limit, which the directory changes without a commit
+/// in the account. As a number it increases with each change of the used bytes, so states can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaState(pub(crate) u64);
 
@@ -136,7 +136,8 @@ impl QuotaState {
     }
 }
 
-/// A number from 1 to 2^24-1 by which two limits differ, but for one pair in 16 million: the top of a product with a random odd number.
+/// A number from 1 to 2^24-1 that differs for two limits, except for one pair in 16 million: the top bits of a product with a random
+/// odd number.
 fn mark(limit: u64) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     (limit.wrapping_add(1).wrapping_mul(ODD) >> (u64::BITS - LIMIT_BITS)).max(1)
@@ -156,7 +157,7 @@ async fn read(context: &Context, account: AccountId) -> Result<(Option<Quota>, Q
     let usage = context.mail().usage(account).await?;
     let limit = context.quota_bytes(account).await?;
     let state = QuotaState::new(usage.state, limit);
-    // RFC 9425 §4.1: types whose capability the request does not use are left out, and quotas without types with them.
+    // RFC 9425 §4.1: types whose capability the request does not use are left out, and so are quotas without remaining types.
     let Some(limit) = limit.filter(|_| context.using.has(Capability::Mail)) else { return Ok((None, state)) };
     let address = context.directory().address_of(account).await?;
     let name = address.map(|address| address.to_string()).unwrap_or_default();
@@ -187,7 +188,7 @@ async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(
 enum QuotaChange {
     None,
     Created,
-    /// Nothing but what is used.
+    /// Only the used bytes have changed.
     Used,
     Updated,
     Destroyed,
@@ -236,7 +237,7 @@ async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> 
     answer.field("oldState", &old);
     answer.field("newState", &new.to_string());
     answer.field("hasMoreChanges", &false);
-    // S7: what is used changes with each email, the rest hardly ever.
+    // S7: the used bytes change with each email, the rest hardly ever.
     let properties = (change == QuotaChange::Used).then_some([QuotaProperty::Used.name()]);
     answer.field("updatedProperties", &properties);
     answer.field("created", &ids(change == QuotaChange::Created));
@@ -245,7 +246,7 @@ async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> 
     Ok(())
 }
 
-/// What a quota must be.
+/// A condition on a quota.
 #[derive(Debug, PartialEq, Eq)]
 enum Condition {
     /// Folded.

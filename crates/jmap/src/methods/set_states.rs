@@ -1,4 +1,4 @@
-//! The states of a /set: which one the caller expects, and what may be said of the one before (RFC 8620 §5.3).
+//! The states of a /set: the one that the caller expects, and what may be returned as the old state (RFC 8620 §5.3).
 
 use restante_mail::Transition;
 use restante_records::{AccountId, Kind, Revision};
@@ -8,17 +8,17 @@ use crate::core::{Context, MethodError, SetAnswer, State};
 /// The state that `ifInState` names.
 ///
 /// # Errors
-/// `stateMismatch` for a text that can't be the present state.
+/// `stateMismatch` for a text that can't be the current state.
 pub(crate) fn expected(if_in_state: Option<&str>) -> Result<Option<Revision>, MethodError> {
     let Some(text) = if_in_state else { return Ok(None) };
     let state: State = text.parse().map_err(|()| MethodError::StateMismatch)?;
     state.whole().map(Some).ok_or(MethodError::StateMismatch)
 }
 
-/// The present state of a kind.
+/// The current state of a kind.
 ///
 /// # Errors
-/// `stateMismatch` when it is not the one that is expected.
+/// `stateMismatch` when it is not the expected one.
 pub(crate) async fn present(
     context: &Context,
     account: AccountId,
@@ -36,7 +36,7 @@ pub(crate) async fn present(
 #[derive(Debug, Default)]
 pub(crate) struct Transitions {
     joined: Option<Transition>,
-    /// The last one that changed something.
+    /// The last edit that changed something.
     last: Option<Transition>,
 }
 
@@ -51,7 +51,7 @@ impl Transitions {
             return; // it has changed nothing
         }
         let is_of_last_commit = self.last.is_some_and(|last| (last.old, last.new) == (next.old, next.new));
-        // Else somebody else's commit came between the two.
+        // Otherwise a commit of another request came between the two.
         let is_next = is_of_last_commit || next.old == joined.new;
         joined.new = next.new;
         joined.is_shared |= next.is_shared || !is_next;
@@ -63,7 +63,7 @@ impl Transitions {
         self.joined.is_none()
     }
 
-    /// The old state, `None` when others changed the kind, too: a client that takes the new state for the old one with its own
+    /// The old state, `None` when others changed the kind, too: a client that moves from the old state to the new one with only its own
     /// changes would miss theirs.
     fn old(&self) -> Option<State> {
         self.joined.filter(|joined| !joined.is_shared).map(|joined| joined.old.into())
@@ -74,7 +74,7 @@ impl Transitions {
         self.joined.map(|joined| joined.new.into())
     }
 
-    /// The old state and the new one; `unchanged` is both when there was no edit.
+    /// The old state and the new one; both are `unchanged` when there was no edit.
     pub(crate) fn states(&self, unchanged: State) -> (Option<State>, State) {
         match self.new_state() {
             Some(new) => (self.old(), new),
@@ -82,7 +82,7 @@ impl Transitions {
         }
     }
 
-    /// Puts both states into an answer.
+    /// Stores both states in a response.
     pub(crate) fn put(&self, answer: &mut SetAnswer) {
         if let Some(new) = self.new_state() {
             answer.old_state = self.old().map(|state| state.to_string());

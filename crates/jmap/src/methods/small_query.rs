@@ -1,4 +1,4 @@
-//! Queries over objects of which an account has so few that all are read: mailboxes and quotas (RFC 8620 §5.5, §5.6).
+//! Queries on kinds of which an account has so few objects that all are read: mailboxes and quotas (RFC 8620 §5.5, §5.6).
 
 use std::{cmp::Ordering, collections::HashSet};
 
@@ -26,7 +26,7 @@ pub(crate) enum Filter<C> {
 }
 
 impl<C> Filter<C> {
-    /// Reads a filter; null matches everything. `condition` reads one member of a condition's object.
+    /// Reads a filter; null matches everything. `condition` reads one member of a condition object.
     pub(crate) fn parse(
         filter: Option<&Value>,
         limits: FilterLimits,
@@ -39,7 +39,7 @@ impl<C> Filter<C> {
         }
     }
 
-    /// Whether the filter holds, when `test` says whether a condition does.
+    /// Whether the filter matches; `test` evaluates a condition.
     pub(crate) fn holds(&self, test: &impl Fn(&C) -> bool) -> bool {
         match self {
             Self::And(filters) => filters.iter().all(|filter| filter.holds(test)),
@@ -113,7 +113,7 @@ pub(crate) struct Comparator<P> {
 }
 
 impl<P> Comparator<P> {
-    /// Reads a sort; null is none. `property` knows the properties.
+    /// Reads a sort; null means no comparators. `property` maps names to properties.
     pub(crate) fn parse_all(
         sort: Option<&Value>,
         property: impl Fn(&str) -> Option<P>,
@@ -155,7 +155,7 @@ impl<P> Comparator<P> {
         Ok(Self { property, is_ascending, collation })
     }
 
-    /// The order of two values that compare so when ascending.
+    /// Applies the direction to the ascending order of two values.
     pub(crate) fn directed(&self, ascending: Ordering) -> Ordering {
         if self.is_ascending { ascending } else { ascending.reverse() }
     }
@@ -192,7 +192,7 @@ impl Collation {
     }
 }
 
-/// RFC 4790 §9.1: the number at the beginning, and after all numbers what begins with none.
+/// RFC 4790 §9.1: the number at the beginning; texts without one sort after all numbers.
 fn numeric_key(text: &str) -> Vec<u8> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let number = text.get(..digits).unwrap_or_default();
@@ -201,12 +201,12 @@ fn numeric_key(text: &str) -> Vec<u8> {
     [&rank.to_be_bytes(), significant.as_bytes()].concat()
 }
 
-/// A text in which upper and lower case are the same, for comparing.
+/// A text with case differences removed, for comparisons.
 pub(crate) fn folded(text: &str) -> String {
     text.nfkd().flat_map(char::to_lowercase).nfc().collect()
 }
 
-/// The part of the results that is asked for (L1, L2).
+/// The requested part of the results (L1, L2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) position: i64,
@@ -216,7 +216,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Where the window begins in a list, and how long it is. `index_of` finds the anchor.
+    /// Where the window begins in a list, and its length. `index_of` finds the anchor.
     pub(crate) fn range(
         &self,
         count: usize,
@@ -275,7 +275,7 @@ impl QueryArgs {
         })
     }
 
-    /// Writes the answer: the part of `ids` that was asked for.
+    /// Writes the response: the requested part of `ids`.
     pub(crate) fn answer(
         mut self,
         context: &Context,
@@ -305,8 +305,8 @@ impl QueryArgs {
     }
 }
 
-/// The arguments that every /queryChanges has (RFC 8620 §5.6). `upToId` is read and has no effect: it shortens answers only where no
-/// property of filter and sort can change.
+/// The arguments that every /queryChanges has (RFC 8620 §5.6). `upToId` is read but has no effect: it may shorten responses only when
+/// no property of the filter and the sort can change.
 #[derive(Debug)]
 pub(crate) struct QueryChangesArgs {
     pub(crate) account: AccountId,
@@ -331,8 +331,8 @@ impl QueryChangesArgs {
         })
     }
 
-    /// Writes the answer: `ids` is the present result, and `changed` everything that may have changed since the old state. X2: what
-    /// of it is in the result is removed and added again.
+    /// Writes the response: `ids` is the current result, and `changed` everything that may have changed since the old state. X2: those
+    /// of them that are in the result are reported as removed and added again.
     pub(crate) fn answer(
         self,
         exchange: &mut Exchange,

@@ -41,14 +41,14 @@ impl ThreadProperty {
     }
 }
 
-/// The most emails that are read of a thread at once; the model ends threads before that.
+/// The most emails of a thread that are read at once; the mail model does not let threads become that long.
 const EMAILS_MAX: usize = 4_096;
 
 /// Thread/get: one read of an index for all threads.
 async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(), MethodError> {
     let args =
         get::GetArgs::take(args, context, exchange, &ThreadProperty::ALL, ThreadProperty::name).await?;
-    // The state is read first: what changes meanwhile is reported as a change, too.
+    // The state is read first: changes made meanwhile are then also reported by /changes.
     let state = context.records().states(args.account).await?.of(thread::KIND);
     let ids = match args.ids {
         Some(ids) => ids,
@@ -93,7 +93,7 @@ async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> 
     Ok(())
 }
 
-/// The emails of each of some threads, by the time when they were received, then by id; none for a thread that there is not.
+/// The emails of each thread, by the time when they were received, then by id; empty for a thread that does not exist.
 pub(super) async fn emails_of_each(
     records: &dyn Records,
     account: AccountId,
@@ -110,24 +110,24 @@ pub(super) async fn emails_of_each(
     Ok(emails)
 }
 
-/// The ids of all threads. Each is found by the one before it, so that long threads take no longer than short ones. A thread whose first
-/// email is damaged is found by its next one; one that has only damaged emails is left out, as those are by Email/get. The records log
-/// them.
+/// The ids of all threads. Each is found by seeking past the one before it, so long threads take no longer than short ones. A thread whose
+/// first email is damaged is found by its next one. A thread that has only damaged emails is left out, as Email/get leaves them out; the
+/// records log them.
 async fn all(context: &Context, account: AccountId) -> Result<Vec<String>, MethodError> {
-    let behind = |thread: Bound<Value>| {
+    let past = |thread: Bound<Value>| {
         Query::new(email::KIND, email::BY_THREAD).between(thread, Bound::Unbounded).limit(1)
     };
     let (mut ids, mut damaged) = (Vec::new(), 0);
-    let mut query = behind(Bound::Unbounded);
+    let mut query = past(Bound::Unbounded);
     loop {
         let page = context.records().query(account, &query).await?;
         let Some(first) = page.ids.first() else { break };
         match thread_of(context, account, *first).await {
             Ok(Some(thread)) => {
                 ids.push(IdType::Thread.id(thread));
-                query = behind(Bound::Excluded(thread.into()));
+                query = past(Bound::Excluded(thread.into()));
             }
-            // It was destroyed since the index was read, and is not in the index any more.
+            // It was destroyed after the index was read; it is no longer in the index.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 damaged += 1;

@@ -132,7 +132,7 @@ async fn set(context: &Context, exchange: &mut Exchange, mut args: Args) -> Resu
     }
     let mut answer = SetAnswer::new(set.account, State::from(state));
     let mut transitions = Transitions::default();
-    // RFC 8620 §5.3: there is one, which is neither made nor destroyed.
+    // RFC 8620 §5.3: there is exactly one, which can't be created or destroyed.
     let singleton = || SetError::new("singleton");
     answer.not_created.extend(set.create.into_iter().map(|(key, _)| (key, singleton())));
     let is_one = |id: &str| exchange.creations.resolve(id) == Some(ID);
@@ -202,7 +202,7 @@ fn patched(before: &VacationResponse, patch: Map<String, Value>) -> Result<Vacat
     if invalid.is_empty() { Ok(response) } else { Err(invalid.into_error()) }
 }
 
-/// Takes a property that may be null; what is wrong with it is added to `invalid`.
+/// Takes a property that may be null; an invalid value is added to `invalid`.
 fn take<T>(
     object: &mut Map<String, Value>,
     name: &str,

@@ -1,7 +1,8 @@
-//! Changes of states, for clients that want to hear of them (RFC 8620 §7).
+//! State changes, for clients that subscribe to them (RFC 8620 §7).
 //!
-//! One task reads the announcements of the records, and those of the directory, which changes quotas. It joins the changes of an account for a short time, reads its states once, and
-//! puts them where each of the account's clients looks: a slow client finds the newest states alone.
+//! One task reads the announcements of the records, and those of the directory, which changes quotas. It collects the changes of an
+//! account for a short time, reads its states once, and publishes them to each of the account's clients: a slow client only sees the
+//! newest states.
 
 mod states;
 pub(crate) mod subscriptions;
@@ -28,23 +29,23 @@ pub(crate) use states::{Types, Visible};
 use crate::JmapParts;
 use states::Read;
 
-/// Reads changes of states and hands them to clients.
+/// Reads state changes and passes them to clients.
 pub(crate) struct Pusher {
     parts: Arc<JmapParts>,
     delay: Duration,
-    /// The accounts that somebody listens to, with their newest states.
+    /// The accounts that have subscriptions, with their newest states.
     accounts: Mutex<HashMap<AccountId, watch::Sender<Read>>>,
 }
 
 impl Pusher {
     pub(crate) fn new(parts: Arc<JmapParts>, delay: Duration) -> Self {
-        // Without a delay an account that can't be read would be read again and again without a pause.
+        // Without a delay, the read of an account that fails would be retried without a pause.
         let delay = delay.max(Duration::from_millis(1));
         Self { parts, delay, accounts: Mutex::default() }
     }
 
-    /// Listens to accounts, of which the first is the user's own. What is returned has their states from now on, those of identities and
-    /// submissions of the first alone.
+    /// Subscribes to accounts; the first one must be the user's own. The subscription has their states from now on; those of identities
+    /// and submissions only for the first account.
     ///
     /// # Errors
     /// Those of the records.
@@ -57,13 +58,13 @@ impl Pusher {
                 sender.subscribe()
             };
             subscription.receivers.push((*account, receiver));
-            // What changes from here on is announced to the task; what has changed before is read here.
+            // Changes from here on are announced to the task; earlier changes are read here.
             self.publish(*account).await?;
         }
         Ok(subscription)
     }
 
-    /// Reads the states of an account and shows them to its clients.
+    /// Reads the states of an account and publishes them to its clients.
     async fn publish(&self, account: AccountId) -> Result<(), Error> {
         let read = states::read(&self.parts, account).await?;
         if let Some(sender) = self.accounts.lock().get(&account) {
@@ -72,7 +73,7 @@ impl Pusher {
         Ok(())
     }
 
-    /// Follows announcements until the records are closed. They must be older than each subscription.
+    /// Follows announcements until the records are closed. The announcements must have been subscribed to before any subscription.
     pub(crate) async fn run(self: Arc<Self>, watch: Watch, directory: AccountChanges) {
         let mut announced = Announced { watch, directory };
         let mut changed = HashSet::new();
@@ -81,9 +82,9 @@ impl Pusher {
                 return;
             }
             if changed.is_empty() {
-                continue; // nobody listens to that account
+                continue; // the account has no subscriptions
             }
-            // Further changes of the same time are joined.
+            // Collect further changes within the delay.
             let until = Instant::now() + self.delay;
             while Instant::now() < until {
                 if !self.note(&mut announced, &mut changed, Some(until)).await {
@@ -99,7 +100,7 @@ impl Pusher {
         }
     }
 
-    /// Waits for an announcement, until a time, and notes its account if somebody listens to it. False when the records are closed.
+    /// Waits for an announcement until a deadline, and adds its account if it has subscriptions. False when the records are closed.
     async fn note(
         &self,
         announced: &mut Announced,
@@ -125,14 +126,14 @@ impl Pusher {
         true
     }
 
-    /// The accounts that somebody listens to.
+    /// The accounts that have subscriptions.
     #[cfg(test)]
     pub(crate) fn listened(&self) -> usize {
         self.accounts.lock().len()
     }
 }
 
-/// What announces accounts whose states may have changed.
+/// The announcements of accounts whose states may have changed.
 struct Announced {
     watch: Watch,
     /// A quota changes without a commit in its account.
@@ -140,12 +141,12 @@ struct Announced {
 }
 
 impl Announced {
-    /// The next account; `None` when the records or the directory are closed. Cancelling the wait loses nothing.
+    /// The next account; `None` when the records or the directory are closed. Cancel safe.
     async fn next(&mut self) -> Option<AccountChange> {
         tokio::select! {
             committed = self.watch.next() => match committed? {
                 Ok(announcement) => Some(AccountChange::Account(announcement.account)),
-                Err(_) => Some(AccountChange::Any), // announcements were left out
+                Err(_) => Some(AccountChange::Any), // announcements were lost
             },
             changed = self.directory.next() => changed,
         }
@@ -169,10 +170,10 @@ impl Subscription {
         Visible(newest)
     }
 
-    /// Waits until a state is newer than what [`Subscription::newest`] has returned last. Cancelling the wait loses nothing.
+    /// Waits until a state is newer than the last result of [`Subscription::newest`]. Cancel safe.
     pub(crate) async fn changed(&mut self) {
         let waits = self.receivers.iter_mut().map(|(_, receiver)| Box::pin(receiver.changed()));
-        let _ = select_all(waits).await; // the sender stays while somebody listens
+        let _ = select_all(waits).await; // the sender lives as long as there are subscriptions
     }
 }
 

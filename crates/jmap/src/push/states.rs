@@ -1,4 +1,4 @@
-//! The states of the types that clients hear of, and how they are written.
+//! The states of the types that are pushed to clients, and how they are written.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use crate::{
     methods::QuotaState,
 };
 
-/// The types whose states are pushed. EmailDelivery moves when an email is added, and has no objects (RFC 8621 §1.5).
+/// The types whose states are pushed. EmailDelivery changes when an email is added, and has no objects (RFC 8621 §1.5).
 pub(crate) const ALL_TYPES: [&str; TYPES] = [
     "Mailbox",
     "Thread",
@@ -29,14 +29,14 @@ pub(crate) const ALL_TYPES: [&str; TYPES] = [
 ];
 const TYPES: usize = 8;
 
-/// The types that an account of somebody else does not have: their methods answer `accountNotSupportedByMethod` for it.
+/// The types that another user's account does not have: their methods return `accountNotSupportedByMethod` for it.
 const PERSONAL_TYPES: [&str; 2] = ["Identity", "EmailSubmission"];
 
 /// The states of one account, in the order of [`ALL_TYPES`]; `None` for a type that is not pushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TypeStates([Option<u64>; TYPES]);
 
-/// States that were read, with the revision of the account before that.
+/// States, with the revision of the account before they were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     revision: Revision,
@@ -44,7 +44,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// Takes what was read later: two reads may end in the other order. Returns whether a state is another one then.
+    /// Merges a later read; two reads may finish in either order. Returns whether a state has changed.
     pub(super) fn replace(&mut self, other: Self) -> bool {
         if other.revision < self.revision {
             return false;
@@ -54,13 +54,14 @@ impl Read {
     }
 }
 
-/// Reads the states of an account. That of EmailDelivery is never newer than that of Email: what a delivery changes is pushed together.
+/// Reads the states of an account. The state of EmailDelivery is never newer than that of Email: both changes of a delivery are pushed
+/// together.
 pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error> {
     let records = parts.mail.records();
     let mut states = records.states(of).await?;
     let delivered = delivered(records.as_ref(), of).await?;
     if delivered > states.revision {
-        // It was delivered between the two reads.
+        // There was a delivery between the two reads.
         states = records.states(of).await?;
     }
     let kinds = [mailbox::KIND, thread::KIND, email::KIND, identity::KIND, account::KIND];
@@ -79,7 +80,7 @@ async fn delivered(records: &dyn Records, of: AccountId) -> Result<Revision, Err
     Ok(Revision(found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default()))
 }
 
-/// A set of types, by their place in [`ALL_TYPES`].
+/// A set of types, by their positions in [`ALL_TYPES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Types(u8);
 
@@ -116,14 +117,14 @@ impl Visible {
             }
             id.push_str(&account_id(*account));
             for (at, state) in states.iter().enumerate() {
-                // Writing to a string can't fail. Of a type that is not pushed nobody compares the state.
+                // Writing to a string can't fail. The state of a type that is not pushed is never compared.
                 let _ = write!(id, "{}{}", if at == 0 { ':' } else { '.' }, state.unwrap_or_default());
             }
         }
         id
     }
 
-    /// What an id says; a text that is none says nothing, so that all states are newer.
+    /// Parses an id; an invalid text yields no states, so that all states count as newer.
     pub(crate) fn of_id(id: &str) -> Self {
         let account = |text: &str| -> Option<(AccountId, TypeStates)> {
             let (account, states) = text.split_once(':')?;
@@ -156,13 +157,13 @@ impl Visible {
         }
     }
 
-    /// The same with the accounts first that have another state than in `seen`.
+    /// The same, with the accounts first that have another state than in `seen`.
     pub(crate) fn changed_first(mut self, seen: &Self, types: Types) -> Self {
         self.0.sort_by_key(|(account, states)| states.changed(seen.of(*account), types).next().is_none());
         self
     }
 
-    /// Takes the states of the accounts that `newer` has.
+    /// Replaces the states of the accounts that `newer` has.
     pub(crate) fn merge(&mut self, newer: &Self) {
         for (account, states) in &newer.0 {
             match self.0.iter_mut().find(|(known, _)| known == account) {
@@ -186,7 +187,7 @@ impl Visible {
 }
 
 impl TypeStates {
-    /// What is pushed of them to somebody else than the owner of the account.
+    /// The states that are pushed to users other than the owner of the account.
     pub(super) fn without_personal(self) -> Self {
         let mut states = self.0;
         for (name, state) in ALL_TYPES.iter().zip(&mut states) {
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
     use crate::{JmapConfig, testing};
 
-    /// The next query says that it begins, and waits until something else has happened.
+    /// The next query signals that it begins, and waits for another event.
     #[derive(Default)]
     struct NextQuery(Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>);
 

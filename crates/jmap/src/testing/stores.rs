@@ -1,7 +1,7 @@
 //! Records and blobs of a test: in memory, or on the engines of servers that share their stores.
 //!
 //! `RESTANTE_TEST_RECORDS` names the engine of records (`memory`, `postgres` or `cassandra`), `RESTANTE_TEST_BLOBS` that of blobs
-//! (`memory` or `s3`). Where their servers are comes from the variables that `dev/services/with` sets.
+//! (`memory` or `s3`). The addresses of their servers are in the variables that `dev/services/with` sets.
 
 use std::{
     env,
@@ -17,13 +17,13 @@ use restante_records::{CassandraUrl, EngineUrl, PostgresConfig, PostgresUrl, Sch
 use tokio::sync::Mutex;
 use tokio_postgres::NoTls;
 
-/// How long the removal of what a test leaves may take.
+/// The timeout for removing the leftovers of a test.
 const CLEANUP: Duration = Duration::from_secs(60);
 
-/// Tests share the tables of one keyspace in Cassandra: servers that make the same tables at once would disturb each other.
+/// Tests share the tables of one keyspace in Cassandra: concurrent creation of the same tables would fail.
 static OPENING: Mutex<()> = Mutex::const_new(());
 
-/// Stores that nobody else has.
+/// Stores that are not shared with other tests.
 pub(super) struct Stores {
     pub(super) records: restante_records::Opened,
     pub(super) blobs: restante_blobs::Opened,
@@ -46,7 +46,7 @@ impl Stores {
     pub(super) async fn open(schema: Schema, clock: Arc<dyn Clock>) -> Self {
         let (url, cleanup) = records_url();
         let mut config = restante_records::Config::new(url, schema);
-        // Few connections, so that many tests at once find room in one server.
+        // Few connections, so that many concurrent tests can share one server.
         config.postgres = PostgresConfig {
             read_connections: nonzero!(2),
             write_connections: nonzero!(1),
@@ -60,7 +60,7 @@ impl Stores {
     }
 }
 
-/// Removes what a test leaves in a server or in a folder, when it is dropped. What it leaves in Cassandra and S3 stays.
+/// Removes the leftovers of a test in a server or in a folder when it is dropped. Leftovers in Cassandra and S3 stay.
 pub(super) struct Cleanup {
     schema: Option<PostgresUrl>,
     folder: tempfile::TempDir,
@@ -69,7 +69,7 @@ pub(super) struct Cleanup {
 impl Drop for Cleanup {
     fn drop(&mut self) {
         let Some(url) = self.schema.take() else { return };
-        // On a thread of its own, because this one belongs to a runtime.
+        // On a separate thread, because this one belongs to a runtime.
         let dropped = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { tokio::time::timeout(CLEANUP, drop_schema(&url)).await })

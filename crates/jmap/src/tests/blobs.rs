@@ -128,7 +128,7 @@ async fn b2_an_upload_lives_for_its_time_and_uploading_again_resets_it() {
     pass(&server, 3_000);
     assert_eq!(server.upload("one").await, first, "the same bytes are the same blob");
     pass(&server, 601);
-    // The door's own first turn may have come before.
+    // The door's own first run may have come before.
     assert!(expire_all(&server.mail, &server.directory, 3_600).await.unwrap() <= 1);
     assert_eq!(server.download(&first).await.unwrap(), "one");
     assert_eq!(server.download(&second).await, None);
@@ -151,7 +151,7 @@ impl Hook for FailsOnce {
     }
 }
 
-/// The uploads of all accounts behind a damaged one stayed for ever.
+/// Regression test: the uploads of all accounts after a damaged one were never removed.
 #[tokio::test]
 async fn b2_an_account_whose_uploads_cannot_be_removed_keeps_no_others() {
     let mut hooked = None;
@@ -373,7 +373,7 @@ async fn b5_the_error_says_what_is_wrong_with_a_source() {
     }
 }
 
-/// 20 blobs of one source were 20 times as many bytes; they pushed out the source, and some of them the others.
+/// Regression test: 20 blobs made of one source had 20 times as many bytes; they evicted the source, and some of them each other.
 #[tokio::test]
 async fn b5_blobs_of_one_request_do_not_push_each_other_or_their_source_out_of_the_quota() {
     let server =
@@ -386,7 +386,7 @@ async fn b5_blobs_of_one_request_do_not_push_each_other_or_their_source_out_of_t
     let call =
         |creates: Value| json!(["Blob/upload", {"accountId": server.alice.id, "create": creates}, "c"]);
     let long = json!({"data": vec![json!({"blobId": source}); 3]});
-    // With the source 92 bytes; 10 more are too many, whichever call wants them.
+    // 92 bytes including the source; 10 more are too many, no matter which call needs them.
     let first = call(json!({"a": piece("a"), "b": piece("b")}));
     let second = call(
         json!({"c": {"data": [{"data:asText": "0123456789"}]}, "d": long, "e": {"data": [{"data:asText": "e"}]}}),
@@ -485,7 +485,7 @@ async fn b5_a_response_of_blobs_is_bounded() {
     assert_eq!(server.call("Blob/get", ids(&[&one, &other])).await["type"], "requestTooLarge");
 }
 
-/// 64 calls with both digests of a long blob took most of a minute.
+/// Regression test: 64 calls with both digests of a long blob took most of a minute.
 #[tokio::test]
 async fn b5_a_request_hashes_a_bounded_number_of_bytes() {
     let server =

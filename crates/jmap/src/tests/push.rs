@@ -1,4 +1,4 @@
-//! Changes of states over an event stream.
+//! State changes over an event stream.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use crate::testing::{TestServer, User, body_of};
 
-/// Long enough for the busiest machine; what does not happen within it never does.
+/// Long enough for the busiest machine; an event that takes longer is considered missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A change that a client hears of: a record of mailboxes.
+/// A change that is pushed to clients: a new mailbox record.
 pub(super) async fn change(server: &TestServer, account: AccountId) -> u64 {
     let create = Change::Create {
         kind: mailbox::KIND,
@@ -66,7 +66,7 @@ async fn p1_a_commit_is_a_state_change() {
     assert_eq!(data, expected);
 }
 
-/// A quota has no commit in its account, so nothing was pushed.
+/// Regression test: a quota has no commit in its account, so nothing was pushed.
 #[tokio::test]
 async fn p1_another_quota_is_a_state_change_also_for_those_with_a_grant() {
     let server = TestServer::new().await;
@@ -82,12 +82,12 @@ async fn p1_another_quota_is_a_state_change_also_for_those_with_a_grant() {
     }
 }
 
-/// Clients asked for them, and were answered `accountNotSupportedByMethod`.
+/// Regression test: clients fetched these types, and got `accountNotSupportedByMethod`.
 #[tokio::test]
 async fn p1_identities_and_submissions_of_other_accounts_are_not_announced() {
     let server = TestServer::new().await;
     server.grant(&server.bob, &server.alice, Access::Write).await;
-    // An id that says nothing: all states are new.
+    // An invalid id: all states count as new.
     let mut stream = Stream::open(&server, &server.alice, "types=*&closeafter=no&ping=0", Some("x")).await;
     let (_, _, data) = stream.next().await.unwrap();
     let types = |id: &str| data["changed"][id].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -140,7 +140,7 @@ async fn p2_a_client_that_comes_back_gets_what_it_missed_at_once() {
     let (_, newest, data) = stream.next().await.unwrap();
     assert_eq!(data["changed"][&server.alice.id], json!({"Mailbox": missed.to_string()}));
     drop(stream);
-    // An id that says nothing: all states are new.
+    // An invalid id: all states count as new.
     let mut stream = Stream::open(&server, &server.alice, query, Some("x")).await;
     let (_, id, data) = stream.next().await.unwrap();
     assert_eq!(data["changed"][&server.alice.id].as_object().unwrap().len(), 8);
@@ -181,7 +181,7 @@ async fn p4_a_slow_reader_gets_the_newest_state_alone() {
     for _ in 0..20 {
         last = change(&server, server.alice.account).await;
     }
-    // The other reader takes all that comes, up to the last one.
+    // The other reader receives everything up to the last change.
     while other.next().await.unwrap().2["changed"][&server.alice.id]["Mailbox"] != *last.to_string() {}
     let (_, _, data) = stream.next().await.unwrap();
     assert_eq!(data["changed"][&server.alice.id]["Mailbox"], last.to_string());

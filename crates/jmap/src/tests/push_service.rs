@@ -25,7 +25,7 @@ use tokio_rustls::{
 
 use crate::{JmapConfig, PushConfig};
 
-/// Long enough for the busiest machine; what does not happen within it never does.
+/// Long enough for the busiest machine; a request that takes longer is considered missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request that the service has received.
@@ -42,7 +42,7 @@ impl Received {
     }
 }
 
-/// The service. It answers each request with the next of its answers, and 201 when there are none.
+/// The service. It answers each request with the next prepared response, and with 201 when there is none.
 pub(crate) struct PushService {
     port: u16,
     folder: TempDir,
@@ -99,7 +99,7 @@ impl PushService {
         format!("https://localhost:{}{path}", self.port)
     }
 
-    /// Answers the next requests with these heads, as `503 X\r\nRetry-After: 1`.
+    /// Answers the next requests with these heads, such as `503 X\r\nRetry-After: 1`.
     pub(crate) fn answer(&self, heads: &[&'static str]) {
         self.answers.lock().splice(0..0, heads.iter().rev().copied());
     }
@@ -109,7 +109,7 @@ impl PushService {
         timeout(PATIENCE, self.received.recv()).await.expect("a push").unwrap()
     }
 
-    /// Whether nothing has come so far.
+    /// Whether no request has arrived so far.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.received.try_recv().is_err()
     }
@@ -152,7 +152,7 @@ async fn serve(
     let _ = stream.get_mut().shutdown().await;
 }
 
-/// The keys of a client, good for one push.
+/// The keys of a client, usable for one push.
 pub(crate) struct ClientKeys {
     private: EphemeralPrivateKey,
     public: Vec<u8>,

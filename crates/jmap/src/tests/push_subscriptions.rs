@@ -1,4 +1,4 @@
-//! Pushes to the URLs of subscriptions, as a push service gets them.
+//! Pushes to the URLs of subscriptions, as a push service receives them.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn verify(server: &TestServer, user: &User, id: &str, code: &Value) -> Val
     server.call_as(user, "PushSubscription/set", update).await
 }
 
-/// Creates a subscription to a path of the service, sends its code back, and takes the push of all states that follows.
+/// Creates a subscription to a path of the service, sends its code back, and receives the following push of all states.
 async fn subscribe(
     server: &TestServer,
     service: &mut PushService,
@@ -102,7 +102,7 @@ async fn p5_the_code_comes_first_and_nothing_else_before_it_was_sent_back() {
 
     let right = verify(&server, &server.alice, &id, &code).await;
     assert_eq!(right["updated"], json!({&id: null}));
-    // What changed before is not missed: the first push has all states.
+    // Earlier changes are not missed: the first push has all states.
     let first = service.next().await;
     assert_eq!(first.json()["changed"][&server.alice.id].as_object().unwrap().len(), 8);
     let revision = change(&server, server.alice.account).await;
@@ -116,7 +116,7 @@ async fn p5_the_code_comes_first_and_nothing_else_before_it_was_sent_back() {
         "restante_jmap_push_subscriptions 1\n",
         "restante_jmap_pushes_waiting 0\n",
     ] {
-        // It is counted when the answer of the service has come.
+        // It is counted when the response of the service has arrived.
         until(|| metrics(&server).contains(line)).await;
     }
 }
@@ -134,7 +134,7 @@ async fn p5_pushes_are_encrypted_for_the_keys_of_the_client() {
     let verification: Value = serde_json::from_slice(&keys.decrypt(&push.body)).unwrap();
     assert_eq!(verification["pushSubscriptionId"], id);
 
-    // Keys of a test decrypt once: those of another subscription get the states, and its code is read from the store.
+    // The keys of a test decrypt only once: this subscription uses others for the states, and its code is read from the store.
     let keys = ClientKeys::new();
     let subscription = json!({"deviceClientId": "e", "url": service.url("/2"), "keys": keys.json()});
     let id = create(&server, &server.alice, subscription).await;
@@ -168,12 +168,12 @@ async fn p5_only_the_types_and_accounts_of_the_subscription_are_pushed() {
     change(&server, server.bob.account).await;
     let push = service.next().await;
     assert_eq!((push.path.as_str(), push.json()["changed"][&server.bob.id].is_object()), ("/all", true));
-    // Types change at once.
+    // Changed types take effect at once.
     server.call("PushSubscription/set", json!({"update": {&id: {"types": ["Quota"]}}})).await;
     change(&server, server.bob.account).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(service.is_empty());
-    // So do the accounts that the user may use.
+    // So do changed access rights of the user.
     let (owner, user) = (server.bob.address.clone(), server.alice.address.clone());
     server.operate(Operation::Revoke { owner, user }).await;
     server.call("PushSubscription/set", json!({"update": {&id: {"types": null}}})).await;
@@ -187,7 +187,7 @@ async fn p5_what_failed_is_tried_again_with_the_newest_states_alone() {
     let mut service = PushService::start().await;
     let server = TestServer::with(service.config()).await;
     service.answer(&["500 Internal Server Error"]);
-    // The code, which is not taken at first, and then the states.
+    // The code, which is rejected at first, and then the states.
     let id = create(&server, &server.alice, json!({"deviceClientId": "d", "url": service.url("/a")})).await;
     let refused = service.next().await;
     let repeated = service.next().await;
@@ -200,7 +200,7 @@ async fn p5_what_failed_is_tried_again_with_the_newest_states_alone() {
     ]);
     change(&server, server.alice.account).await;
     service.next().await;
-    // Both come while the push waits for its time.
+    // Both changes are made while the push waits for its time.
     change(&server, server.alice.account).await;
     let newest = change(&server, server.alice.account).await;
     for _ in 0..2 {
@@ -329,7 +329,7 @@ async fn p5_private_addresses_are_not_connected_to() {
         .call("PushSubscription/set", json!({"create": {"k": {"deviceClientId": "d", "url": url}}}))
         .await;
     assert_eq!(set["notCreated"]["k"]["properties"], json!(["url"]));
-    // A subscription from a time when it was allowed.
+    // A subscription that was created when this was still allowed.
     let mut found = {
         let allowed = TestServer::with(service.config()).await;
         create(&allowed, &allowed.alice, json!({"deviceClientId": "d", "url": url})).await;
@@ -373,7 +373,7 @@ async fn p5_the_session_names_the_key_that_signs() {
     assert_eq!(authorization.split_once(", k=").unwrap().1, key.as_str().unwrap());
 }
 
-/// Each server served the subscriptions that it had made itself, and those that it had found when it started.
+/// Regression test: each server only served the subscriptions that it had created itself, and those that it had found at its start.
 #[tokio::test]
 async fn p5_another_server_goes_on_with_the_subscriptions_of_one_that_is_gone() {
     let mut service = PushService::start().await;
@@ -386,7 +386,7 @@ async fn p5_another_server_goes_on_with_the_subscriptions_of_one_that_is_gone() 
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
-    // It does not know what the client has seen, as after a restart.
+    // The server does not know what the client has seen, like after a restart.
     let first = service.next().await.json();
     assert_eq!(first["changed"][&server.alice.id].as_object().unwrap().len(), 8);
     assert_eq!(other.app().push.running(), 2);
@@ -397,7 +397,8 @@ async fn p5_another_server_goes_on_with_the_subscriptions_of_one_that_is_gone() 
     assert_eq!(ids(&server, &server.alice).await.len(), 1);
 }
 
-/// One damaged record kept all subscriptions of the server from being served after a restart, and those of its user from being listed.
+/// Regression test: one damaged record prevented all subscriptions of the server from being served after a restart, and those of its
+/// user from being listed.
 #[tokio::test]
 async fn p5_a_damaged_subscription_is_left_out_and_others_are_served() {
     let mut service = PushService::start().await;

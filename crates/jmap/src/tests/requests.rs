@@ -105,7 +105,7 @@ async fn q5_limits_of_a_request_are_named() {
     assert_eq!(problem(&server, Body::from_stream(unannounced)).await, limit("maxSizeRequest"));
     let calls = json!({"using": [], "methodCalls": [["a", {}, "a"], ["a", {}, "b"], ["a", {}, "c"]]});
     assert_eq!(problem(&server, calls.to_string()).await, limit("maxCallsInRequest"));
-    // A request whose body does not come holds its slot.
+    // A request whose body does not arrive holds its slot.
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     let waiting = futures_util::stream::once(async move {
         let _ = receiver.await;
@@ -127,7 +127,7 @@ async fn q5_limits_of_a_request_are_named() {
     assert_eq!(again.0, StatusCode::OK, "the slot is free again");
 }
 
-/// A request gave its slot back before its answer had memory, so that any number of answers waited for that.
+/// Regression test: a request released its slot before its response had memory, so any number of responses could wait for memory.
 #[tokio::test]
 async fn q5_an_answer_that_waits_for_memory_holds_its_slot() {
     let config =
@@ -137,7 +137,7 @@ async fn q5_an_answer_that_waits_for_memory_holds_its_slot() {
     let all_but_a_kib = (256 << 20) - 1_024;
     let held = memory.acquire(all_but_a_kib, tokio::time::Instant::now()).await.unwrap();
     assert!(memory.acquire(1_025, tokio::time::Instant::now()).await.is_err());
-    // The request fits into what is left, and the answer does not.
+    // The request fits into the remaining memory, but the response does not.
     let reference = json!({"resultOf": "a", "name": "Core/echo", "path": "/x"});
     let calls = json!([["Core/echo", {"x": "y".repeat(600)}, "a"], ["Core/echo", {"#x": reference}, "b"]]);
     let request = json!({"using": [CORE], "methodCalls": calls}).to_string();

@@ -155,7 +155,7 @@ async fn h4_accounts_have_their_limits_and_granted_ones_are_listed() {
         granted["accountCapabilities"]["urn:ietf:params:jmap:mail"]["mayCreateTopLevelMailbox"],
         false
     );
-    // Nobody sends for others.
+    // Only the user's own account can send.
     for (account, can_send) in [(own, true), (granted, false)] {
         let submission = &account["accountCapabilities"]["urn:ietf:params:jmap:submission"];
         assert_eq!(submission.is_object(), can_send, "{account}");

@@ -1,4 +1,4 @@
-//! JMAP over WebSockets, with a client that others have written.
+//! JMAP over WebSockets, with an independent client library.
 
 use std::{
     net::SocketAddr,
@@ -67,7 +67,7 @@ impl Served {
         if let Some(protocol) = protocol {
             request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_str(protocol).unwrap());
         }
-        // Small, so that a client that does not read soon lets the server wait.
+        // A small buffer, so that the server has to wait for a client that does not read.
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(64 << 10).unwrap();
         let stream = socket.connect(self.address).await.unwrap();
@@ -221,7 +221,7 @@ async fn p3_changes_are_pushed_while_enabled() {
     let missed = change(server, server.alice.account).await;
     send(&mut client, echo("R3")).await;
     assert_eq!(next(&mut client).await["requestId"], "R3", "nothing is pushed");
-    // With the state that was seen, what was missed comes at once.
+    // With the state that the client has seen, missed changes are pushed at once.
     send(&mut client, json!({"@type": "WebSocketPushEnable", "dataTypes": ["Mailbox"], "pushState": state}))
         .await;
     let pushed = next(&mut client).await;
@@ -231,7 +231,7 @@ async fn p3_changes_are_pushed_while_enabled() {
     );
 }
 
-/// A server whose users have one slot for requests, which no request waits for.
+/// A server whose users have one slot for requests, with no room for waiting requests.
 async fn served_with_one_slot() -> Served {
     let config = crate::JmapConfig {
         requests_per_user_max: restante_core::nonzero!(1),
@@ -241,7 +241,7 @@ async fn served_with_one_slot() -> Served {
     Served::of(TestServer::with(config).await).await
 }
 
-/// The body of a request that has its slot until something is sent.
+/// The body of a request that holds its slot until the sender is used.
 fn waiting_body() -> (oneshot::Sender<()>, axum::body::Body) {
     let (sender, receiver) = oneshot::channel();
     let body = futures_util::stream::once(async move {
@@ -267,7 +267,8 @@ async fn q5_requests_of_sockets_count_with_those_over_http() {
     assert_eq!(answered.0, 200);
 }
 
-/// What is parsed takes many times the memory of its text: a client made the server parse on all of its sockets at once.
+/// Regression test: a parsed message takes many times the memory of its text, and a client made the server parse on all of its sockets
+/// at once.
 #[tokio::test]
 async fn q5_a_message_takes_a_slot_before_it_is_parsed() {
     let served = served_with_one_slot().await;
@@ -275,7 +276,7 @@ async fn q5_a_message_takes_a_slot_before_it_is_parsed() {
     let over_http = served.server.post(&served.server.alice, waiting);
     let over_socket = async {
         let mut client = served.client().await;
-        // None of these is a request, which only parsing would find.
+        // None of these is a valid request, but only parsing would show that.
         for (text, id) in [("{\"@type\":", Value::Null), (r#"{"using": 1, "id": "R1"}"#, json!("R1"))] {
             client.send(Message::Text(text.into())).await.unwrap();
             let error = next(&mut client).await;
@@ -290,7 +291,7 @@ async fn q5_a_message_takes_a_slot_before_it_is_parsed() {
     assert_eq!(next(&mut client).await["requestId"], "R2", "the slot is free again");
 }
 
-/// The next commit says that it begins, and waits until something else has happened.
+/// The next commit signals that it begins, and waits for another event.
 #[derive(Default)]
 struct NextCommit(Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>);
 
@@ -306,7 +307,7 @@ impl Hook for NextCommit {
     }
 }
 
-/// Requests stood still, with connections to databases and locks, until a slow client had taken another answer.
+/// Regression test: requests stalled, holding database connections and locks, until a slow client had received another response.
 #[tokio::test]
 async fn p3_requests_go_on_while_the_client_does_not_read_an_answer() {
     let mut interrupted = None;
@@ -329,7 +330,7 @@ async fn p3_requests_go_on_while_the_client_does_not_read_an_answer() {
     let using = ["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:mail"];
     send(&mut client, json!({"@type": "Request", "id": "R1", "using": using, "methodCalls": calls})).await;
     begins.await.unwrap();
-    // The answer is longer than what the system takes of it.
+    // The response is longer than the socket buffers.
     let mut long = echo("R2");
     let reference = json!({"resultOf": "c", "name": "Core/echo", "path": "/a"});
     let twice = json!(["Core/echo", {"#a": reference}, "d"]);

@@ -37,7 +37,7 @@ async fn h7_a_token_in_the_url_opens_streams_sockets_and_downloads_alone() {
     let get = async |uri: String| status(&server, "GET", &uri).await;
     assert_eq!(get(EVENTS.to_owned()).await, StatusCode::UNAUTHORIZED);
     assert_eq!(get(format!("{EVENTS}&access_token={token}")).await, StatusCode::OK);
-    // The guard has let it pass: it is no handshake.
+    // The guard has accepted it: the error is that it is not a handshake.
     assert_eq!(get(format!("/jmap/ws?access_token={token}")).await, StatusCode::BAD_REQUEST);
     let download = format!("/jmap/download/{}/{blob}/name?type=text%2Fplain", server.alice.id);
     for method in ["GET", "HEAD"] {
@@ -55,7 +55,7 @@ async fn h7_a_token_in_the_url_opens_streams_sockets_and_downloads_alone() {
     }
     let changed = format!("{EVENTS}&access_token={}x", &token[..token.len() - 1]);
     assert_eq!(get(changed).await, StatusCode::UNAUTHORIZED);
-    // A token that lives long must not stand in URLs, which logs have.
+    // A long-lived token must not be used in URLs, because URLs are logged.
     assert_eq!(get(format!("{EVENTS}&access_token={}", server.alice.token)).await, StatusCode::UNAUTHORIZED);
     let mut bearer = server.alice.clone();
     bearer.token = token;

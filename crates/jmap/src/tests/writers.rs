@@ -22,10 +22,10 @@ use serde_json::{Value, json};
 
 use crate::{JmapConfig, core::IdType, testing::TestServer};
 
-/// Requests of one user at the same time: as many as the session allows.
+/// Concurrent requests of one user: as many as the session allows.
 const REQUESTS: usize = 16;
 
-/// Records whose readers let others read before them, so that all plan on the same state.
+/// Records whose readers wait for each other, so that all plan with the same state.
 struct AllRead;
 
 #[async_trait]
@@ -37,7 +37,7 @@ impl Hook for AllRead {
     }
 }
 
-/// Records that refuse all commits that create uploads after the first ones.
+/// Records that refuse commits that create uploads, except for the first ones.
 struct FewUploads(AtomicUsize);
 
 #[async_trait]
@@ -56,12 +56,12 @@ async fn server(hook: impl Hook) -> TestServer {
     TestServer::with_records(JmapConfig::default(), wrap).await
 }
 
-/// Runs a call by as many requests as a user may have at the same time, and returns their answers. Arguments are made by the number of the request.
+/// Runs a call in as many concurrent requests as a user may have, and returns their responses. `arguments` gets the number of the request.
 async fn at_once(server: &TestServer, name: &str, arguments: impl Fn(usize) -> Value) -> Vec<Value> {
     join_all((0..REQUESTS).map(|n| server.call(name, arguments(n)))).await
 }
 
-/// They failed with `serverUnavailable`: each of 16 tries lost against another request.
+/// Regression test: the calls failed with `serverUnavailable`, because each lost 16 attempts against other requests.
 #[tokio::test]
 async fn requests_at_the_same_time_all_write() {
     let server = server(AllRead).await;
@@ -98,7 +98,7 @@ async fn requests_at_the_same_time_all_write() {
     }
 }
 
-/// Some were answered 503.
+/// Regression test: some were answered with 503.
 #[tokio::test]
 async fn uploads_of_several_users_into_one_account_are_all_kept() {
     let server = server(AllRead).await;
@@ -111,7 +111,7 @@ async fn uploads_of_several_users_into_one_account_are_all_kept() {
     assert_eq!(join_all(uploads).await, vec![StatusCode::CREATED; 8]);
 }
 
-/// The call failed, although it had stored some blobs already.
+/// Regression test: the call failed although it had already stored some blobs.
 #[tokio::test]
 async fn m1_a_call_that_has_stored_a_blob_does_not_fail_any_more() {
     let server = server(FewUploads(AtomicUsize::default())).await;

@@ -1,4 +1,4 @@
-//! Files of a store that are removed, emptied or cut: nothing is taken for an empty store, and nothing ends the process.
+//! Files of a store that are removed, emptied or truncated: none of them counts as an empty store, and none ends the process.
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
@@ -18,7 +18,7 @@ fn closed_store() -> tempfile::TempDir {
     }
     wait(store.close()).unwrap();
     drop(store);
-    // Its roots come to lie in pages that were free, before those of the rows.
+    // So that its roots are in pages that were free, before those of the rows.
     for _ in 0..6 {
         let store = open(folder.path(), 64 << 10);
         put(&store, FIRST, &0_u16.to_be_bytes(), &[0; 300]).unwrap();
@@ -94,7 +94,7 @@ fn a_store_that_was_cut_is_refused_unless_it_lost_free_pages_only() {
     assert!(refused > 10 && opened > 0, "{refused} refused, {opened} opened");
 }
 
-/// LMDB ends the process when it walks over a page that is none, so the check looks at the pages first.
+/// LMDB ends the process when it reads an invalid page, so the check reads the pages first.
 #[test]
 fn a_page_that_is_overwritten_is_found_by_the_check() {
     let folder = closed_store();

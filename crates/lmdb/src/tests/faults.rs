@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{FIRST, SECOND, get, open, put, wait};
 use crate::{Batch, Error, Options, Store, env::Environment, store::lock};
 
-/// A store on a disk whose steps fail as the returned faults say.
+/// A store on a disk whose steps fail according to the returned plan.
 fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<FailurePlan>) {
     let faults = FailurePlan::none();
     let lock = lock(folder).unwrap();
@@ -21,7 +21,7 @@ fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<FailurePlan>) {
     (store, faults)
 }
 
-/// Opens a store whose commit log can't be brought into LMDB at first, because the disk is full.
+/// Opens a store whose commit log can't be written into LMDB at first, because the disk is full.
 fn open_full(folder: &Path) -> Store {
     let faults = FailurePlan::none();
     faults.plan(|_, step| (step == "apply").then_some(InjectedFailure::Full));
@@ -46,7 +46,7 @@ fn a_store_opens_on_a_full_disk_with_the_rows_that_only_the_commit_log_has() {
         assert!(is_there(&open_full(folder.path()), 1..40), "it is left before anything is written");
     }
     let store = open_full(folder.path());
-    // Refused until LMDB has the rows, which is tried again by itself.
+    // Refused until LMDB has the rows, which is retried automatically.
     while let Err(error) = put(&store, FIRST, &[40], &vec![40; size(40)]) {
         assert_eq!(error.kind(), ErrorKind::Full);
     }
@@ -55,7 +55,7 @@ fn a_store_opens_on_a_full_disk_with_the_rows_that_only_the_commit_log_has() {
     assert!(is_there(&open(folder.path(), 1 << 20), 1..41));
 }
 
-/// A frame that is written at once says that the group before it is durable: it must not be there when that one failed.
+/// A frame that is written at once implies that the group before it is durable: it must not exist if that one failed.
 #[test]
 fn a_large_frame_is_not_written_behind_a_group_that_failed() {
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn a_large_frame_is_not_written_behind_a_group_that_failed() {
             writing.spawn(async move {
                 let put = move |batch: &mut Batch<'_>| {
                     if number == 0 {
-                        thread::sleep(Duration::from_millis(50)); // the others queue up behind it
+                        thread::sleep(Duration::from_millis(50)); // the others queue up after it
                     }
                     batch.put(FIRST, &[number], &vec![number; if number == 39 { 20_000 } else { 100 }]);
                     Ok(())
@@ -90,7 +90,7 @@ fn a_large_frame_is_not_written_behind_a_group_that_failed() {
     assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"before").as_deref(), Some(&b"0"[..]));
 }
 
-/// Writes rows, small and large in turn, and answers which of them were acknowledged.
+/// Writes rows, alternately small and large, and returns which of them were acknowledged.
 fn write_some(store: &Store) -> Vec<(u8, Result<(), Error>)> {
     (1..40).map(|number| (number, put(store, FIRST, &[number], &vec![number; size(number)]))).collect()
 }
@@ -134,7 +134,7 @@ fn what_was_acknowledged_survives_any_failed_write_or_sync() {
     }
 }
 
-/// The same all at once: groups are on their way while others are staged.
+/// The same all at once: groups are being synced while others are staged.
 fn write_at_once(store: &Store) -> Vec<(u8, Result<(), Error>)> {
     wait(async {
         let mut writing = JoinSet::new();
@@ -155,7 +155,7 @@ fn write_at_once(store: &Store) -> Vec<(u8, Result<(), Error>)> {
 #[test]
 fn what_was_acknowledged_to_many_at_once_survives_any_failed_write_or_sync() {
     let mut failed = 0;
-    // With the longer files groups get as long as they may, with the shorter ones files are changed all the time.
+    // With the longer files groups get as long as allowed, with the shorter ones files are switched all the time.
     for (first, log_bytes) in (0..60).map(|n| (n / 2, [2 << 10, 1 << 20][n as usize % 2])) {
         let folder = tempfile::tempdir().unwrap();
         let (store, faults) = open_failing(folder.path(), log_bytes);
@@ -193,7 +193,7 @@ fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
     put(&store, FIRST, b"third", b"3").unwrap();
 }
 
-/// A write that keeps nothing has read the rows of its group, and its answer says what they are.
+/// A write that keeps nothing has read the rows of its group, and its answer reveals them.
 #[test]
 fn a_write_that_only_read_fails_with_the_group_that_it_has_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn a_write_that_only_read_fails_with_the_group_that_it_has_read() {
     let (is_queued, queued) = std::sync::mpsc::sync_channel(1);
     let first = store.write(move |batch: &mut Batch<'_>| {
         batch.put(FIRST, b"key", b"1");
-        let _ = queued.recv(); // until the second is queued behind it
+        let _ = queued.recv(); // until the second is queued after it
         Ok::<_, Error>(())
     });
     let second = store.write(|batch: &mut Batch<'_>| {
@@ -225,7 +225,7 @@ fn a_full_disk_refuses_what_has_no_room_and_takes_what_comes_after_there_is_some
     let folder = tempfile::tempdir().unwrap();
     let (store, faults) = open_failing(folder.path(), 2 << 10);
     faults.limit(0);
-    // The real disk has space, so the store may think for a moment that it can write again.
+    // The real disk has space, so the store may assume for a moment that it can write again.
     let is_unhealthy = (0..1_000).any(|_| {
         assert_eq!(put(&store, FIRST, b"key", b"early").unwrap_err().kind(), ErrorKind::Full);
         assert_eq!(get(&store, FIRST, b"key"), None);

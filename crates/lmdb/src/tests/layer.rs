@@ -1,4 +1,4 @@
-//! Layers against ordered maps, and beside readers that look while rows are added.
+//! Layers compared with ordered maps, and with readers that read while rows are added.
 
 use std::{
     collections::BTreeMap,
@@ -27,10 +27,10 @@ fn rows(rows: &[Owned]) -> Vec<u8> {
     out
 }
 
-/// Keys that are the beginnings of others, that differ only where they are long, that end with zeros.
+/// Keys that are prefixes of others, that differ only after a long common prefix, that end with zeros.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        2 => Just(vec![1]), // written again and again
+        2 => Just(vec![1]), // written repeatedly
         4 => prop::collection::vec(0_u8..3, 1..5),
         2 => (1_usize..40, 0_u8..3).prop_map(|(len, byte)| vec![byte; len]),
         2 => (0_u8..2, prop::collection::vec(0_u8..2, 0..4)).prop_map(|(first, rest)| {

@@ -14,7 +14,7 @@ use crate::{Error, Options, Store, Table};
 const FIRST: Table = Table::new(1, "first");
 const SECOND: Table = Table::new(2, "second");
 
-/// A store with a commit log of so many bytes a file.
+/// A store with a commit log whose files have this many bytes each.
 fn open(folder: &Path, log_bytes: u64) -> Store {
     try_open(folder, log_bytes).unwrap()
 }

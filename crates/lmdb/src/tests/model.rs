@@ -1,4 +1,4 @@
-//! Random batches against maps: what a store holds after any of them, whatever lies in LMDB already and what not.
+//! Random batches compared with maps: the contents of a store after each of them, whichever part is already in LMDB.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -11,7 +11,7 @@ type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch: of each row the table, the key and the value, or `None` to delete it.
+    /// A batch: for each row the table, the key and the value, or `None` to delete it.
     Write(Vec<(bool, u8, Option<u16>)>),
     Refused(u8),
     Range(bool, Bound<u8>, Bound<u8>),
@@ -44,7 +44,7 @@ fn table(is_second: bool) -> Table {
 }
 
 fn key(number: u8) -> Vec<u8> {
-    // Some keys are the beginnings of others.
+    // Some keys are prefixes of others.
     vec![number / 3; 1 + usize::from(number % 3)]
 }
 

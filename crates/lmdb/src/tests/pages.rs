@@ -1,4 +1,4 @@
-//! Files that were cut or overwritten: the process survives them.
+//! Files that were truncated or overwritten: the process survives them.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -80,7 +80,7 @@ fn stores_as_they_are_written_have_sound_pages() {
         let copy = tempfile::tempdir().unwrap();
         wait(store.backup(copy.path())).unwrap();
         check(&data(copy.path())).unwrap();
-        // All rows go, one table after the other.
+        // All rows are removed, one table after the other.
         for table in [FIRST, SECOND] {
             store
                 .write_blocking(move |batch| {
@@ -125,7 +125,7 @@ fn mangle(path: &Path, random: &mut Random) {
             let at = random.below(2) * PAGE + random.below(152);
             file.write_all_at(&[random.below(256) as u8], at).unwrap();
         }
-        // A small number where a page, a length or an offset may lie.
+        // A small number where a page, a length or an offset may be.
         4 => {
             let number = random.below(pages + 10).to_ne_bytes();
             file.write_all_at(&number[..2], page * PAGE + random.below(PAGE / 2) * 2).unwrap();
@@ -142,7 +142,7 @@ fn mangle(path: &Path, random: &mut Random) {
     }
 }
 
-/// Reads everything, and writes until pages were split, joined and used again.
+/// Reads everything, and writes until pages were split, merged and reused.
 fn use_all(folder: &Path, random: &mut Random) -> Result<(), Error> {
     let store = try_open(folder, 0)?;
     let _ = store.check();
@@ -174,7 +174,7 @@ fn use_all(folder: &Path, random: &mut Random) -> Result<(), Error> {
     wait(store.close())
 }
 
-/// A page number or an offset that was written over ended the process by SIGBUS, SIGSEGV or SIGABRT.
+/// An overwritten page number or offset ended the process by SIGBUS, SIGSEGV or SIGABRT.
 #[test]
 fn what_passes_the_check_of_pages_ends_no_process() {
     let whole = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn what_passes_the_check_of_pages_ends_no_process() {
         match check(&data(folder.path())) {
             Ok(()) => {
                 passed += 1;
-                let _ = use_all(folder.path(), &mut random); // an error is no end of the process
+                let _ = use_all(folder.path(), &mut random); // an error is fine: it does not end the process
             }
             Err(error) => {
                 refused += 1;

@@ -14,7 +14,7 @@ fn open(folder: &Path) -> Environment {
     Environment::open(folder, &[FIRST], 1 << 30).unwrap()
 }
 
-/// Commits a transaction, and answers its number.
+/// Commits a transaction, and returns its number.
 fn commit(environment: &Environment) -> usize {
     environment.apply(&Layer::new(), Progress::default(), RedoRows::Keep).unwrap()
 }

@@ -19,7 +19,7 @@ use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 
 const REDO: Table = Table::redo(2, "redo");
 
-/// Counts how often it was asked to sync, and fails when it shall.
+/// Counts how often it is called to sync, and fails when told to.
 #[derive(Clone, Default)]
 struct Other {
     syncs: Arc<AtomicUsize>,
@@ -48,7 +48,7 @@ impl Other {
     }
 }
 
-/// A row, and one that repeats what it relies on.
+/// Puts a row, and one that repeats what it relies on.
 fn put_both(store: &Store, key: u8) {
     let work = move |batch: &mut Batch<'_>| {
         batch.put(FIRST, &[key], b"row");
@@ -114,7 +114,7 @@ fn redo_rows_stay_when_what_they_repeat_can_not_be_made_durable() {
     assert_eq!(redo_rows(&store), [0_u8; 0], "a deleted one is deleted in LMDB too");
 }
 
-/// What the process before has written may be gone, so a sync proves nothing.
+/// What the previous process has written may be gone, so a sync proves nothing.
 #[test]
 fn redo_rows_of_the_process_before_are_there_on_opening_and_stay() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,7 +156,7 @@ fn without_anything_to_sync_redo_rows_are_rows_like_others() {
     assert_eq!(redo_rows(&open().unwrap()), [1]);
 }
 
-/// The row in LMDB stayed for ever: of a row that was deleted and put again only the put was seen.
+/// The row in LMDB stayed forever: of a row that was deleted and put again only the put was seen.
 #[test]
 fn a_redo_row_that_is_put_again_leaves_none_in_lmdb() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn a_redo_row_that_is_put_again_leaves_none_in_lmdb() {
     assert_eq!((redo_rows(&store), other.syncs()), (vec![], 1));
 }
 
-/// Commits waited for it for ever.
+/// Commits waited for it forever.
 #[test]
 fn a_panic_of_what_is_synced_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();

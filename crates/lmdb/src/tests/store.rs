@@ -238,7 +238,7 @@ fn a_damaged_frame_is_an_error_when_it_was_acknowledged_and_cut_when_it_was_not(
     let path = folder.path().join("commit-0.log");
     let whole = std::fs::read(&path).unwrap();
     let frame = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
-    // The last frame, cut: whether it was acknowledged is unknown.
+    // The last frame, truncated: whether it was acknowledged is unknown.
     let mut torn = whole.clone();
     torn[frame - 3] ^= 1;
     std::fs::write(&path, &torn).unwrap();
@@ -274,7 +274,7 @@ fn the_last_acknowledged_frame_is_missed_too() {
     assert!(error.to_string().contains("batch 1 "), "{error}");
 }
 
-/// What followed a gap was never acknowledged. It must not come back when the gap is filled later.
+/// What followed a gap was never acknowledged. It must not reappear when the gap is filled later.
 #[test]
 fn a_frame_of_an_earlier_opening_does_not_follow_one_of_this() {
     let folder = tempfile::tempdir().unwrap();
@@ -399,7 +399,7 @@ fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again()
     });
     let mut context = Context::from_waker(Waker::noop());
     assert!(writing.as_mut().poll(&mut context).is_pending());
-    drop(writing); // with it the handle that is no part of the write
+    drop(writing); // with it the handle that is not part of the write
     gone.send(()).unwrap();
     let opened = (0..1_000).find_map(|_| {
         thread::sleep(Duration::from_millis(10));
@@ -408,7 +408,7 @@ fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again()
     assert_eq!(get(&opened.unwrap(), FIRST, b"key").as_deref(), Some(&b"value"[..]));
 }
 
-/// Writes are refused, nothing that was acknowledged is lost, and a larger map takes more.
+/// Writes are refused, nothing that was acknowledged is lost, and a larger map accepts more.
 #[test]
 fn a_full_map_is_full_until_the_store_is_opened_with_a_larger_one() {
     for log_bytes in [0, 64 << 10] {
@@ -486,7 +486,7 @@ fn hooks_behind_the_answers_come_when_all_of_a_group_are_answered_and_not_for_wh
         async move {
             let work = move |batch: &mut Batch<'_>| {
                 if number == 0 {
-                    thread::sleep(Duration::from_millis(50)); // the others queue up behind it
+                    thread::sleep(Duration::from_millis(50)); // the others queue up after it
                 }
                 batch.put(FIRST, &[number], b"row");
                 batch.on_durable(move || calls.lock().unwrap().push((number, "durable")));
@@ -499,7 +499,7 @@ fn hooks_behind_the_answers_come_when_all_of_a_group_are_answered_and_not_for_wh
     let (first, second, failing) =
         wait(async { tokio::join!(write(0, false), write(1, false), write(2, true)) });
     assert!(first.is_ok() && second.is_ok() && failing.is_err());
-    drop(store); // its threads have ended then
+    drop(store); // its threads have ended afterwards
     let calls = calls.lock().unwrap();
     assert_eq!(*calls, [(0, "durable"), (1, "durable"), (0, "answered"), (1, "answered")]);
 }
@@ -540,7 +540,7 @@ fn a_write_whose_gate_opens_while_the_queue_is_full_is_made_later() {
     let (keeper, gate) = Gate::new();
     let mut waiting = Box::pin(write_after(&store, &[gate], 1));
     assert!(waiting.as_mut().poll(&mut context).is_pending());
-    // More than the queue takes, whether or not the writer has taken the first one out of it.
+    // More than the queue accepts, whether or not the writer has taken the first one out of it.
     let mut queued: Vec<_> = (0..2_000).map(|_| Box::pin(store.write(|_| Ok(())))).collect();
     assert!(queued.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
     keeper.open();

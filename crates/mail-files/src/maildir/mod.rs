@@ -1,4 +1,4 @@
-//! Maildir and Maildir++: a file for each message, whose name has its flags.
+//! Maildir and Maildir++: a file for each message, whose name contains its flags.
 
 mod names;
 mod read;

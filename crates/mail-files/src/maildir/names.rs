@@ -6,25 +6,25 @@ use crate::{
     utf_7,
 };
 
-/// The keywords of a folder that have a letter, `a` to `z`.
+/// How many keywords of a folder have a letter, `a` to `z`.
 pub(super) const LETTERS: usize = 26;
-/// What our own names have after the time and the id.
+/// What our own names contain after the time and the id.
 const OURS: &str = ".restante";
-/// Says in our own names that the file has the bytes as they were, and not with LF for CRLF.
+/// In our own names: the file has the original bytes, and not LF instead of CRLF.
 const EXACT: &str = ",X=exact";
 
-/// What the name of a message's file says.
+/// The parsed name of a message's file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FileName {
     pub(super) keywords: Vec<String>,
     /// When it was put into the Maildir, in seconds since 1970.
     pub(super) stored: Option<i64>,
-    /// The id that our own export gave it.
+    /// The id that our own export assigned to it.
     pub(super) id: Option<u64>,
     pub(super) is_exact: bool,
 }
 
-/// Reads a name. `letters` are the keywords of the folder that have letters.
+/// Parses a name. `letters` are the keywords of the folder that have letters.
 pub(super) fn parse(name: &str, letters: &[String]) -> FileName {
     let (base, flags) = name.rsplit_once(":2,").or_else(|| name.rsplit_once(";2,")).unwrap_or((name, ""));
     let mut keywords: Vec<String> = Vec::new();
@@ -58,7 +58,7 @@ pub(super) fn write(
     format!("{}.E{id}{OURS},S={bytes},W={wire_bytes}{exact}:2,{flags}", received.max(0))
 }
 
-/// The keywords of a folder in the order of their letters, as Dovecot's file `dovecot-keywords` has them.
+/// The keywords of a folder in the order of their letters, as in Dovecot's file `dovecot-keywords`.
 pub(super) fn letters(file: &str) -> Vec<String> {
     let mut letters: Vec<String> = Vec::new();
     for line in file.lines() {
@@ -74,7 +74,7 @@ pub(super) fn letters(file: &str) -> Vec<String> {
     letters
 }
 
-/// The mailbox of a folder: the names of the folders above it, and its own. In Maildir++ the own name has all of them: `.Work.Old`.
+/// The mailbox of a folder: the names of the folders above it, and its own. In Maildir++ its own name contains all of them: `.Work.Old`.
 pub(super) fn folder(above: &[String], name: &str) -> Vec<String> {
     let decoded = |name: &str| utf_7::decode(name).unwrap_or_else(|| name.to_owned());
     match name.strip_prefix('.') {

@@ -8,12 +8,12 @@ use std::{
 use super::names;
 use crate::{Each, FileMessage, FilesError, Folder, Found, export, mbox::walk::manifest};
 
-/// Deeper folders are not looked into.
+/// Deeper folders are not searched.
 const DEPTH_MAX: usize = 32;
 /// The folders of a Maildir that have messages.
 const WITH_MESSAGES: [&str; 2] = ["cur", "new"];
 
-/// A Maildir and the mailbox that it is.
+/// A Maildir and its mailbox.
 #[derive(Debug)]
 struct Maildir {
     path: PathBuf,
@@ -23,7 +23,7 @@ struct Maildir {
 /// The files of messages below a Maildir.
 ///
 /// # Errors
-/// It does not exist, can't be read, or is no Maildir.
+/// It does not exist, can't be read, or is not a Maildir.
 pub fn total_messages(path: &Path) -> Result<u64, FilesError> {
     let mut messages = 0;
     for maildir in maildirs(path)? {
@@ -37,8 +37,9 @@ pub fn total_messages(path: &Path) -> Result<u64, FilesError> {
     Ok(messages)
 }
 
-/// Reads a Maildir and its folders: those of Maildir++ (`.Work.Old`), and Maildirs in folders. In each mailbox, what was stored first
-/// comes first. A message that is longer than `bytes_max` or can't be read is refused. Progress is in messages.
+/// Reads a Maildir and its folders: those of Maildir++ (`.Work.Old`), and Maildirs in folders. In each mailbox, messages are in
+/// the order in which they were stored. A message that is longer than `bytes_max` or can't be read is refused. Progress is in
+/// messages.
 ///
 /// # Errors
 /// Those of [`total_messages`].
@@ -73,7 +74,7 @@ pub fn read(path: &Path, bytes_max: u64, each: &mut Each<'_>) -> Result<(), File
 
 fn message(raw: Vec<u8>, modified: Option<i64>, name: &str, letters: &[String], folder: &Folder) -> Found {
     let name = names::parse(name, letters);
-    // The time of the file is that of IMAP's INTERNALDATE; a copy may have lost it, and is later than the name then.
+    // The file's time is that of IMAP's INTERNALDATE; copying may have lost it, and then it is later than the one in the name.
     let received = match (modified, name.stored) {
         (Some(modified), Some(stored)) => Some(modified.min(stored)),
         (modified, stored) => modified.or(stored),
@@ -91,7 +92,7 @@ fn message(raw: Vec<u8>, modified: Option<i64>, name: &str, letters: &[String], 
     })
 }
 
-/// The Maildirs of a path: the one at the top first.
+/// The Maildirs below a path, the top one first.
 fn maildirs(path: &Path) -> Result<Vec<Maildir>, FilesError> {
     let mut found = Vec::new();
     if is_maildir(path) {
@@ -120,7 +121,7 @@ fn walk(path: &Path, above: &[String], found: &mut Vec<Maildir>) -> Result<(), F
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(failed())? {
         let entry = entry.map_err(failed())?;
-        // Links are not followed: they may lead round in a circle, or out of what the user means.
+        // Links are not followed: they may form a loop, or lead out of the folder that the user means.
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let name = entry.file_name().to_string_lossy().into_owned();
         if is_folder && !["cur", "new", "tmp"].contains(&&*name) {
@@ -145,7 +146,7 @@ fn is_maildir(path: &Path) -> bool {
     path.join("cur").is_dir() || path.join("new").is_dir()
 }
 
-/// Files that begin with a dot are no messages.
+/// Files that begin with a dot are not messages.
 fn is_message(name: &str) -> bool {
     !name.starts_with('.')
 }
@@ -153,7 +154,7 @@ fn is_message(name: &str) -> bool {
 /// When a file was stored, its name, and the folder of the Maildir that it is in.
 type NamedFile = (i64, Box<str>, &'static str);
 
-/// The files of a Maildir's messages, those first that were stored first, and what can't be read.
+/// The files of a Maildir's messages, in the order in which they were stored, and what can't be read.
 fn files(maildir: &Path) -> (Vec<NamedFile>, Vec<String>) {
     let (mut files, mut refused) = (Vec::new(), Vec::new());
     for sub in WITH_MESSAGES {

@@ -14,7 +14,7 @@ use crate::{
     mbox::write::write_manifest,
 };
 
-/// The longest name of a folder that file systems take, with room for a number.
+/// The longest name of a folder that file systems accept, with room for a number.
 const NAME_BYTES_MAX: usize = 240;
 
 /// Writes a Maildir++ into a new folder: the inbox at the top, other mailboxes in folders `.Work.Old`.
@@ -24,7 +24,7 @@ pub struct MaildirWriter {
     folders: BTreeMap<Vec<String>, WrittenFolder>,
     used: BTreeSet<String>,
     manifest: Vec<ManifestEntry>,
-    /// Keywords of messages that have no letter, because their folders have more than 26.
+    /// How many keywords of messages have no letter, because their folders have more than 26.
     pub keywords_left_out: u64,
 }
 
@@ -36,10 +36,10 @@ struct WrittenFolder {
 }
 
 impl MaildirWriter {
-    /// Makes the Maildir.
+    /// Creates the Maildir.
     ///
     /// # Errors
-    /// It exists, or can't be made.
+    /// It already exists, or can't be created.
     pub fn create(root: &Path) -> Result<Self, FilesError> {
         fs::create_dir(root).map_err(FilesError::io("make", root))?;
         let mut writer = Self {
@@ -54,14 +54,14 @@ impl MaildirWriter {
         Ok(writer)
     }
 
-    /// Makes the folder of a mailbox.
+    /// Creates the folder of a mailbox.
     ///
     /// # Errors
     /// Those of the system.
     pub fn add_folder(&mut self, folder: &Folder) -> Result<(), FilesError> {
         let mut file = names::folder_of(folder);
         if !file.is_empty() {
-            // The list of folders has the whole names.
+            // The list of folders contains the full names.
             while file.len() > NAME_BYTES_MAX {
                 file.pop();
             }
@@ -100,7 +100,7 @@ impl MaildirWriter {
             let name = names::write((message.id, message.received), sizes, !is_text, &flags);
             let path = folder.path.join("cur").join(name);
             match &written {
-                // The same message in a further mailbox takes no more space, where the file system can do that.
+                // The same message in a further mailbox takes no more space, if the file system supports links.
                 Some(first) if fs::hard_link(first, &path).is_ok() => {}
                 _ => write_file(&path, bytes, message.received).map_err(FilesError::io("write", &path))?,
             }
@@ -126,7 +126,7 @@ impl MaildirWriter {
 }
 
 impl WrittenFolder {
-    /// The flags of a file's name in order, and how many keywords are not among them.
+    /// The flags of a file's name in order, and how many keywords have no flag.
     fn flags(&mut self, keywords: &[String]) -> (String, u64) {
         let mut flags = BTreeSet::new();
         let mut left_out = 0;
@@ -150,7 +150,7 @@ impl WrittenFolder {
     }
 }
 
-/// Makes the folders of a Maildir.
+/// Creates the folders of a Maildir.
 fn make(path: &Path) -> Result<(), FilesError> {
     for name in ["cur", "new", "tmp"] {
         let path = path.join(name);

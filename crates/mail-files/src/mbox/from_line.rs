@@ -3,10 +3,10 @@
 use restante_mail_wire::header::{Date, as_date};
 
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-/// Words that are looked at. A sender may have some.
+/// The most words that are parsed. A sender may have several.
 const WORDS_MAX: usize = 32;
 
-/// When the message was put into the file, in seconds since 1970; `None` when the line is no such line. A time without a zone counts
+/// When the message was put into the file, in seconds since 1970; `None` if this is not such a line. A time without a zone counts
 /// as UTC.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let rest = std::str::from_utf8(line.strip_prefix(b"From ")?).ok()?;
@@ -31,7 +31,7 @@ fn date(words: &[&str]) -> Option<i64> {
     Some(written(zone).or_else(|| written("+0000"))?.seconds)
 }
 
-/// The line for a message that was received then.
+/// The line for a message that was received at this time.
 pub(super) fn line_of(received: i64) -> String {
     // "Thu, 30 Oct 2014 14:12:00 +0000"
     let text = Date { seconds: received, offset_minutes: 0 }.to_rfc_5322();

@@ -6,7 +6,7 @@ use crate::{ExportedMessage, Folder, Found};
 /// Shorter than most messages, so that some are skipped.
 const SHORT_BYTES_MAX: u64 = 64;
 
-/// The messages of an mbox; `None` when it does not begin as one.
+/// The messages of an mbox; `None` if it does not begin as one.
 fn splits(mbox: &[u8], bytes_max: u64) -> Option<Vec<Split>> {
     let mut splitter = Splitter::new(mbox, mbox, bytes_max);
     let mut splits = Vec::new();
@@ -24,7 +24,7 @@ fn splits(mbox: &[u8], bytes_max: u64) -> Option<Vec<Split>> {
     Some(splits)
 }
 
-/// Any bytes as an mbox: each of them is in one place.
+/// Any bytes as an mbox: each of them is in exactly one part.
 pub(crate) fn read(bytes: &[u8]) {
     let folder = Folder::named(vec!["fuzz".to_owned()]);
     if let Some(whole) = splits(bytes, u64::MAX) {
@@ -51,10 +51,10 @@ pub(crate) fn read(bytes: &[u8]) {
     status::read(bytes.to_vec());
 }
 
-/// Any bytes as a message: what is exported is read as it was.
+/// Any bytes as a message: an exported message is read back unchanged.
 pub(crate) fn export(raw: &[u8]) {
     if raw.is_empty() {
-        return; // no email is empty
+        return; // an email is never empty
     }
     let folder = Folder::named(vec!["a".to_owned(), "b".to_owned()]);
     let folders = [folder.clone()];
@@ -73,7 +73,7 @@ pub(crate) fn export(raw: &[u8]) {
     }
 }
 
-/// What was read of an export is what was written.
+/// Checks that an export is read as it was written.
 fn check_read(split: Split, folder: &Folder, exported: &ExportedMessage<'_>) {
     let Found::Message(read) = message(split, folder) else { panic!("an export has no deleted messages") };
     assert_eq!((&read.folders[..], &read.keywords[..]), (exported.folders, exported.keywords));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Each, FileMessage, FilesError, Folder, Found, export};
 
-/// The bytes of the mboxes of a path.
+/// The size of the mboxes at a path, in bytes.
 ///
 /// # Errors
 /// It does not exist, can't be read, or has no mbox.
@@ -21,11 +21,11 @@ pub fn total_bytes(path: &Path) -> Result<u64, FilesError> {
     Ok(mboxes(path)?.iter().map(|mbox| mbox.bytes).sum())
 }
 
-/// Reads a file, or all mboxes below a folder. A message that is longer than `bytes_max` is refused, and a file that can't be read,
-/// too. Progress is in bytes.
+/// Reads a file, or all mboxes below a folder. Messages that are longer than `bytes_max` and files that can't be read are
+/// refused. Progress is in bytes.
 ///
 /// # Errors
-/// Those of [`total_bytes`]; a file that was named itself can't be read or is no mbox.
+/// Those of [`total_bytes`]; `path` itself is a file that can't be read or is not an mbox.
 pub fn read(path: &Path, bytes_max: u64, each: &mut Each<'_>) -> Result<(), FilesError> {
     let mboxes = mboxes(path)?;
     let mut done = 0;
@@ -50,7 +50,7 @@ fn read_one(mbox: &Mbox, bytes_max: u64, done: u64, each: &mut Each<'_>) -> io::
     let file = File::open(&mbox.path)?;
     let ahead = file.try_clone()?;
     let mut splitter = Splitter::new(BufReader::with_capacity(256 << 10, file), ahead, bytes_max);
-    // Only an mbox that has something of its own is a mailbox: a file of labelled messages is none.
+    // An mbox is a mailbox only if a message is in its own folder: a file of labelled messages is not one.
     let mut is_announced = false;
     let mut number = 0_u64;
     loop {

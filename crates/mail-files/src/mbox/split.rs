@@ -1,4 +1,4 @@
-//! Where one message ends and the next one begins.
+//! Finds where one message ends and the next one begins.
 
 use std::{
     fs::File,
@@ -9,21 +9,21 @@ use std::{
 use super::{from_line, status};
 use crate::header::{first_field, is_blank, line_bytes};
 
-/// A longer line is read in parts; it never begins a message.
+/// A longer line is read in parts, which never begin a message.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// The longest header in which a Content-Length counts.
+/// The longest header in which a Content-Length is used.
 const HEADER_BYTES_MAX: usize = 256 << 10;
 
 /// One message of an mbox. `from_line`, `content` and `blank` are all of its bytes in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The line in front of it.
+    /// The line before it.
     pub from_line: Vec<u8>,
-    /// The message as it is in the file, or its length when it is too long.
+    /// The message as it is in the file, or its length if it is too long.
     pub content: Content,
     /// The empty line after it, which is not part of the message.
     pub blank: Vec<u8>,
-    /// Whether the file has it as it is: lines that begin with `From ` are not quoted.
+    /// Whether it is unquoted in the file: lines that begin with `From ` have no `>`.
     pub is_unquoted: bool,
 }
 
@@ -32,13 +32,13 @@ pub struct Split {
 pub enum Content {
     /// All of them.
     Bytes(Vec<u8>),
-    /// So many, more than the reader takes.
+    /// The length, which exceeds the reader's limit.
     TooLong(u64),
 }
 
 /// Reads a file at any offset.
 pub trait LookAhead {
-    /// Fills as much of a buffer as there are bytes from an offset on.
+    /// Fills a buffer from an offset, as far as there are bytes.
     ///
     /// # Errors
     /// Those of the system.
@@ -73,18 +73,18 @@ impl LookAhead for &[u8] {
 
 /// Reads an mbox message by message, with one message in memory.
 ///
-/// A message begins where a line `From ` with a date follows an empty line. When the first message has a Content-Length that
-/// leads to such a line or to the end of the file, the file counts as mboxcl: each Content-Length that does so counts.
+/// A message begins where a line `From ` with a date follows an empty line. If the first message has a Content-Length that leads
+/// to such a line or to the end of the file, the file is assumed to be mboxcl: each Content-Length that does so is used.
 #[derive(Debug)]
 pub struct Splitter<R, L> {
     reader: R,
     ahead: L,
     bytes_max: u64,
-    /// The bytes that were read.
+    /// The number of bytes that were read.
     offset: u64,
-    /// The line in front of the next message.
+    /// The line before the next message.
     next_from: Option<Vec<u8>>,
-    /// Whether Content-Length counts; `None` before the first message.
+    /// Whether Content-Length is used; `None` before the first message.
     has_lengths: Option<bool>,
 }
 
@@ -105,7 +105,7 @@ impl Building {
         }
     }
 
-    /// Its Content-Length, in the header that was read. Our own export adds none: one that is there is of the message as it was sent.
+    /// Its Content-Length, from the header. Our own export adds none: if there is one, it belongs to the message as it was sent.
     fn content_length(&self) -> Option<u64> {
         let Content::Bytes(header) = &self.split.content else { return None };
         if status::is_ours(header) {
@@ -123,12 +123,13 @@ impl Building {
 }
 
 impl<R: BufRead, L: LookAhead> Splitter<R, L> {
-    /// A splitter of an mbox that `reader` reads from its beginning, and `ahead` at any offset. Longer messages are skipped.
+    /// A splitter of an mbox that `reader` reads from its beginning, and `ahead` at any offset. Messages longer than `bytes_max`
+    /// are skipped.
     pub fn new(reader: R, ahead: L, bytes_max: u64) -> Self {
         Self { reader, ahead, bytes_max, offset: 0, next_from: None, has_lengths: None }
     }
 
-    /// The bytes that were read so far.
+    /// The number of bytes that were read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -136,7 +137,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
     /// The next message.
     ///
     /// # Errors
-    /// Those of the reader; `InvalidData` when the file does not begin as an mbox.
+    /// Those of the reader; `InvalidData` if the file does not begin as an mbox.
     pub fn next_message(&mut self) -> io::Result<Option<Split>> {
         let Some(from_line) = self.take_from_line()? else { return Ok(None) };
         let split =
@@ -171,7 +172,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         Ok(Some(building.split))
     }
 
-    /// The line in front of the next message; `None` at the end of the file.
+    /// The line before the next message; `None` at the end of the file.
     fn take_from_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         if let Some(line) = self.next_from.take() {
             return Ok(Some(line));
@@ -190,7 +191,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         Ok(Some(line))
     }
 
-    /// Reads a line with its end, or a part of a long one; false at the end of the file.
+    /// Reads a line with its line break, or a part of a long one; returns false at the end of the file.
     fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
         line.clear();
         (&mut self.reader).take(LINE_BYTES_MAX as u64).read_until(b'\n', line)?;
@@ -198,7 +199,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         Ok(!line.is_empty())
     }
 
-    /// Reads the body by the length in the header, if that counts. Nothing of the body has been read yet.
+    /// Reads the body by the length in the header, if that is used. Nothing of the body has been read yet.
     fn take_by_length(&mut self, building: &mut Building, blank: &[u8]) -> io::Result<bool> {
         if self.has_lengths == Some(false) {
             return Ok(false);
@@ -229,7 +230,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         Ok(true)
     }
 
-    /// Whether a body of so many bytes from here on ends where the file does, or where a message begins.
+    /// Whether a body of this length from here on ends at the end of the file, or where a message begins.
     fn is_end(&self, length: u64) -> io::Result<bool> {
         let Some(end) = self.offset.checked_add(length) else { return Ok(false) };
         // The last byte of the body, and what follows it.
@@ -237,12 +238,12 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         let (start, body) = if length > 0 { (end - 1, 1) } else { (end, 0) };
         let read = self.ahead.read_at(start, &mut buffer)?;
         let Some((last, behind)) = buffer.get(..read).and_then(|read| read.split_at_checked(body)) else {
-            return Ok(false); // the file ends before
+            return Ok(false); // the file ends earlier
         };
         if behind.is_empty() {
             return Ok(true);
         }
-        // The last line of the body may have no end.
+        // The last line of the body may have no line break.
         let end_of_line =
             if matches!(last, [] | [b'\n']) { behind } else { after_line_end(behind).unwrap_or_default() };
         Ok(match after_line_end(end_of_line) {
@@ -261,7 +262,7 @@ fn begins_message(text: &[u8]) -> bool {
     text.get(..line_bytes(text)).is_some_and(|line| from_line::time_of(line).is_some())
 }
 
-/// A message without the quoting of mboxrd: one `>` is removed from lines that begin with one `>` or more and `From `.
+/// Removes the quoting of mboxrd from a message: one `>` of each line that begins with one or more `>` and `From `.
 pub fn unquoted(content: Vec<u8>) -> Vec<u8> {
     if memchr::memmem::find(&content, b">From ").is_none() {
         return content;
@@ -278,7 +279,7 @@ pub fn unquoted(content: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Adds a message to a file as mboxrd quotes it: lines that begin with `From `, also after `>`, get one `>` more.
+/// Adds a message to a file with mboxrd quoting: lines that begin with `From `, also after `>`, get one more `>`.
 pub(super) fn quote(message: &[u8], out: &mut dyn io::Write) -> io::Result<()> {
     let mut rest = message;
     while let Some((line, after)) =

@@ -1,4 +1,4 @@
-//! What programs note of a message in the file: its flags, its labels, and what our own export notes.
+//! What programs store about a message in the file: its flags, its labels, and what our own export stores.
 
 use restante_mail_wire::header::{Header, as_text};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::{
 const EXPORT_FIELD: &str = "X-Restante-Export";
 /// The fields that follow it, for other programs.
 const FLAG_FIELDS: [&str; 3] = ["Status", "X-Status", "X-Keywords"];
-/// Fields in which programs note what they know of a message: it is not part of it, and changes.
+/// Fields in which programs store their own data about a message: they are not part of it, and change.
 const LOCAL_FIELDS: [&str; 10] = [
     "status",
     "x-status",
@@ -27,7 +27,7 @@ const LOCAL_FIELDS: [&str; 10] = [
     "x-mozilla-keys",
     "x-evolution",
 ];
-/// Labels of a Google Takeout: a change of them makes no other message.
+/// Labels of a Google Takeout: changing them does not make it another message.
 const LABELS: &str = "X-Gmail-Labels";
 /// Bits of X-Mozilla-Status.
 const MOZILLA_READ: u16 = 1;
@@ -36,37 +36,37 @@ const MOZILLA_MARKED: u16 = 4;
 const MOZILLA_EXPUNGED: u16 = 8;
 const MOZILLA_FORWARDED: u16 = 0x1000;
 
-/// What our own export notes of a message.
+/// What our own export stores about a message.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Noted {
     id: u64,
     pub(super) received: i64,
     pub(super) keywords: Vec<String>,
     mailboxes: Vec<ManifestFolder>,
-    /// Whether the bytes are as they were, and not with LF for CRLF.
+    /// Whether the bytes are the original ones, and not with LF instead of CRLF.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) exact: bool,
-    /// Whether the last line has no end, which the file needs.
+    /// Whether the last line has no line break, although the file needs one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     open: bool,
 }
 
-/// A message with what the file says of it.
+/// A message with what the file stores about it.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) raw: Vec<u8>,
-    /// The key's bytes, where they are not the message's.
+    /// The bytes from which the key is computed, if they are not the message's.
     pub(super) named_by: Option<Vec<u8>>,
     pub(super) id: Option<u64>,
     pub(super) keywords: Vec<String>,
-    /// None where the file says nothing: the folder is the file's.
+    /// Empty if the file doesn't specify any: then the folder is that of the file.
     pub(super) folders: Vec<Folder>,
     pub(super) received: Option<i64>,
     pub(super) is_exact: bool,
     pub(super) is_deleted: bool,
 }
 
-/// The fields in front of an exported message.
+/// The fields before an exported message.
 pub(super) fn fields_of(message: &ExportedMessage<'_>, exact: bool, open: bool) -> String {
     let noted = Noted {
         id: message.id,
@@ -91,7 +91,7 @@ pub(super) fn fields_of(message: &ExportedMessage<'_>, exact: bool, open: bool) 
     )
 }
 
-/// JSON in ASCII: a header has nothing else.
+/// JSON in ASCII: headers contain nothing else.
 fn ascii_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -110,7 +110,7 @@ pub(super) fn is_ours(content: &[u8]) -> bool {
     first_field(content, EXPORT_FIELD).is_some()
 }
 
-/// Reads a message whose quoting was removed.
+/// Parses a message whose quoting was removed.
 pub(super) fn read(content: Vec<u8>) -> Read {
     if let Some((value, mut rest)) = first_field(&content, EXPORT_FIELD)
         && let Ok(noted) = serde_json::from_slice::<Noted>(value)
@@ -176,7 +176,7 @@ fn read_foreign(content: Vec<u8>) -> Read {
     }
 }
 
-/// The mailboxes that labels of Gmail are; those that are flags become keywords.
+/// The mailboxes for labels of Gmail; labels that are flags become keywords.
 fn of_labels(labels: &str, keywords: &mut Vec<String>) -> Vec<Folder> {
     let mut folders = Vec::new();
     let mut is_seen = true;

@@ -75,7 +75,7 @@ fn a_content_length_counts_where_that_of_the_first_message_leads_to_the_next_one
     let first = format!("Content-Length: {}\n\n{body}", body.len());
     assert_eq!(contents(&mbox), [&*first, "Content-Length: 7\n\ntwo\n", "content-length: 6\n\nthree\n"]);
     assert!(splits(mbox.as_bytes(), 1_000)[0].is_unquoted);
-    // Otherwise it is a field like others.
+    // Otherwise it is an ordinary field.
     let mbox = format!("{FROM}Content-Length: 5\n\n{FROM}\n{FROM}Content-Length: 4\n\ntwo\n");
     assert_eq!(contents(&mbox).len(), 3);
 }
@@ -219,7 +219,7 @@ pub(crate) fn stored(message: &FileMessage) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Nothing is lost, doubled or invented, whatever the file has.
+    /// Nothing is lost, duplicated or invented, whatever the file contains.
     #[test]
     fn the_parts_of_an_mbox_are_all_of_its_bytes(lines in proptest::collection::vec((line(), 0..4_u8), 0..40), bytes_max in 0_u64..200) {
         let ends = ["\n", "\n", "\r\n", "\n\n"];
@@ -282,7 +282,7 @@ proptest! {
     }
 }
 
-/// The empty line after the message was taken for a part of it, because the message's own field leads to the end of the file.
+/// The empty line after the message was treated as a part of it, because the message's own field leads to the end of the file.
 #[test]
 fn a_content_length_of_an_exported_message_does_not_count() {
     let raw = b"Content-Length: 34\r\n\r\nFrom now on\r\n>>From x\r\n>>From x\r\n";

@@ -11,10 +11,10 @@ use crate::{
     export::{ManifestEntry, ManifestFolder},
 };
 
-/// Deeper folders are not looked into.
+/// Deeper folders are not searched.
 const DEPTH_MAX: usize = 32;
 
-/// An mbox and the folder that it is.
+/// An mbox and its folder.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mbox {
     pub(super) path: PathBuf,
@@ -22,7 +22,7 @@ pub(super) struct Mbox {
     pub(super) bytes: u64,
 }
 
-/// The mboxes of a path: the file itself, or those below a folder, in the order of their names.
+/// The mboxes at a path: the file itself, or those below a folder, sorted by name.
 pub(super) fn mboxes(path: &Path) -> Result<Vec<Mbox>, FilesError> {
     let metadata = fs::metadata(path).map_err(FilesError::io("read", path))?;
     if !metadata.is_dir() {
@@ -48,7 +48,7 @@ pub(super) fn mboxes(path: &Path) -> Result<Vec<Mbox>, FilesError> {
     }
 }
 
-/// The folders that an export lists; none where there is no list that can be read.
+/// The folders that an export lists; none if there is no readable list.
 pub(crate) fn manifest(path: &Path) -> Vec<ManifestEntry> {
     let text = fs::read(path.join(MANIFEST)).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
@@ -61,7 +61,7 @@ fn walk(folder: &Path, names: &mut Vec<String>, found: &mut Vec<Mbox>) -> Result
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // Links are not followed: they may lead round in a circle, or out of what the user means.
+        // Links are not followed: they may form a loop, or lead out of the folder that the user means.
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_dir() {
             if names.len() < DEPTH_MAX {
@@ -85,14 +85,14 @@ fn walk(folder: &Path, names: &mut Vec<String>, found: &mut Vec<Mbox>) -> Result
     Ok(())
 }
 
-/// The name of a mailbox that a file or folder stands for.
+/// The name of the mailbox of a file or folder.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let stem = [".mbox", ".mbx", ".sbd"].iter().find_map(|suffix| name.strip_suffix(suffix));
     stem.filter(|stem| !stem.is_empty()).unwrap_or(&name).to_owned()
 }
 
-/// Whether a file is an mbox. An empty one is, if its name does not say that it is something else.
+/// Whether a file is an mbox. An empty one is, unless its name says that it is something else.
 fn is_mbox(path: &Path, bytes: u64) -> bool {
     if bytes == 0 {
         return path.extension().is_none_or(|extension| extension == "mbox" || extension == "mbx");

@@ -11,12 +11,12 @@ use crate::{
     export::{ManifestEntry, ManifestFolder, is_text, with_lf},
 };
 
-/// The longest name of a file, with what is added to tell two of one name apart.
+/// The longest name of a file, including what is added to distinguish two of one name.
 const NAME_BYTES_MAX: usize = 120;
-/// Files that are open at once.
+/// The most files that are open at a time.
 const OPEN_MAX: usize = 64;
 
-/// Writes one mbox, as mboxrd quotes it.
+/// Writes one mbox, with mboxrd quoting.
 #[derive(Debug)]
 pub struct MboxWriter<W> {
     out: W,
@@ -28,7 +28,7 @@ impl<W: Write> MboxWriter<W> {
         Self { out }
     }
 
-    /// Writes a message. An import of it gives the same bytes, mailboxes, keywords and time.
+    /// Writes a message. Importing it returns the same bytes, mailboxes, keywords and time.
     ///
     /// # Errors
     /// Those of the file.
@@ -52,8 +52,8 @@ impl<W: Write> MboxWriter<W> {
     }
 }
 
-/// Writes an mbox for each mailbox into a new folder, those below a mailbox into a folder whose name ends with `.sbd`, as Thunderbird
-/// has them.
+/// Writes an mbox for each mailbox into a new folder, those below a mailbox into a folder whose name ends with `.sbd`, as in
+/// Thunderbird.
 #[derive(Debug)]
 pub struct MboxFolders {
     root: PathBuf,
@@ -64,10 +64,10 @@ pub struct MboxFolders {
 }
 
 impl MboxFolders {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
     /// # Errors
-    /// It exists, or can't be made.
+    /// It already exists, or can't be created.
     pub fn create(root: &Path) -> Result<Self, FilesError> {
         fs::create_dir(root).map_err(FilesError::io("make", root))?;
         Ok(Self {
@@ -79,7 +79,7 @@ impl MboxFolders {
         })
     }
 
-    /// Makes the file of a mailbox.
+    /// Creates the file of a mailbox.
     ///
     /// # Errors
     /// Those of the system.
@@ -130,7 +130,7 @@ impl MboxFolders {
         write_manifest(&self.root, &self.manifest)
     }
 
-    /// The file of a mailbox, relative to the root: names that no file can have are changed, and no two mailboxes share one.
+    /// The file of a mailbox, relative to the root: invalid file names are changed, and no two mailboxes share one.
     fn path_of(&mut self, names: &[String]) -> PathBuf {
         if let Some(path) = self.files.get(names) {
             return path.clone();
@@ -146,7 +146,7 @@ impl MboxFolders {
         let name = file_name(names.last().map_or("", String::as_str));
         let mut path = parent.join(&name);
         let mut number = 2;
-        // Also for file systems that don't tell cases apart.
+        // Also for case-insensitive file systems.
         while !self.used.insert(PathBuf::from(path.to_string_lossy().to_lowercase())) {
             path = parent.join(format!("{name}~{number}"));
             number += 1;

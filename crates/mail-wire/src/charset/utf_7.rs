@@ -1,6 +1,6 @@
 use super::Decoded;
 
-/// Decodes UTF-7, RFC 2152: base64 of UTF-16BE between `+` and the first character that base64 lacks; `+-` is a plus sign.
+/// Decodes UTF-7, RFC 2152: base64 of UTF-16BE between `+` and the first character that is not base64; `+-` is a plus sign.
 pub(super) fn decode(bytes: &[u8]) -> Decoded {
     let mut decoded = Decoded { text: String::with_capacity(bytes.len()), is_problem: false };
     let mut rest = bytes;
@@ -24,7 +24,7 @@ pub(super) fn decode(bytes: &[u8]) -> Decoded {
     decoded
 }
 
-/// Appends what base64 of UTF-16BE stands for. Up to five bits may be left over, and have to be zero.
+/// Decodes base64 of UTF-16BE and appends the text. Up to five bits may be left over, and must be zero.
 fn push_utf_16(shifted: &[u8], decoded: &mut Decoded) {
     let mut units = Vec::with_capacity(shifted.len() * 6 / 16);
     let (mut bits, mut bit_count) = (0_u32, 0_u32);

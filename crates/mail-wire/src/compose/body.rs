@@ -1,4 +1,4 @@
-//! Writing of bodies in the encodings that carry them.
+//! Encodes and writes bodies.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use base64_simd::STANDARD;
 
 use super::field::LINE_MAX;
 
-/// Octets of a line of quoted-printable before the `=` that a soft line break is (RFC 2045, section 6.7).
+/// The most octets of a quoted-printable line before the `=` of a soft line break (RFC 2045, section 6.7).
 const QUOTED_LINE_MAX: usize = 75;
-/// Octets that a line of base64 stands for: 76 characters.
+/// The octets that one line of base64 encodes: 76 characters.
 const BASE64_LINE_OCTETS: usize = 57;
 
 /// How a body is written.
@@ -20,23 +20,23 @@ pub(super) enum Encoding {
     Base64,
 }
 
-/// What decides about the encoding.
+/// The properties that determine the encoding.
 #[derive(Debug, Default)]
 struct Survey {
     /// The longest line, without CRLF.
     line_max: usize,
-    /// CR or LF that are no line break, or NUL.
+    /// Whether it has a NUL, or a CR or LF that is not part of a line break.
     has_bare: bool,
-    /// Octets above 127.
+    /// Whether it has octets above 127.
     has_octets: bool,
-    /// Control characters but tabs and line breaks.
+    /// Whether it has control characters other than tabs and line breaks.
     has_controls: bool,
-    /// Octets that quoted-printable writes as three.
+    /// How many octets quoted-printable writes as three.
     quoted: usize,
 }
 
 impl Encoding {
-    /// The encoding for a content: the plainest that keeps it as it is, and of text the shortest.
+    /// The encoding for a content: the simplest that preserves it, and for text the shortest.
     pub(super) fn of(content: &[u8], is_text: bool, is_message: bool) -> Self {
         if !is_text && !is_message {
             return Self::Base64;
@@ -46,7 +46,7 @@ impl Encoding {
         if fits_lines && !survey.has_octets && !survey.has_controls {
             return Self::SevenBit;
         }
-        // RFC 2046, section 5.2.1 allows a message no encoding; what no line can carry is encoded all the same.
+        // RFC 2046, section 5.2.1 allows no encoding of a message; what doesn't fit into lines is encoded nevertheless.
         if is_message {
             return if fits_lines { Self::EightBit } else { Self::Base64 };
         }
@@ -98,7 +98,7 @@ impl Survey {
     }
 }
 
-/// Text with CRLF for each CRLF, CR or LF.
+/// The text with each CRLF, CR or LF as CRLF.
 pub(super) fn with_crlf(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(['\r', '\n']) {
         return Cow::Borrowed(text.as_bytes());

@@ -3,15 +3,16 @@
 use super::{ComposeError, FieldValue, Problem};
 use crate::header::{Address, Group, as_addresses, as_message_ids, as_urls, is_field_name, is_token};
 
-/// Where lines are folded. RFC 2047, section 2 allows lines with encoded words 76 octets, and these 75; two octets may follow elsewhere.
+/// Where lines are folded. RFC 2047, section 2 allows 76 octets for lines with encoded words, and 75 for the words; elsewhere two
+/// octets may follow.
 const COLUMN_MAX: usize = 76;
-/// Octets of a line without its end, RFC 5322, section 2.1.1.
+/// The most octets of a line without its line break, RFC 5322, section 2.1.1.
 pub(super) const LINE_MAX: usize = 998;
-/// Octets of a word that is written without encoding; longer ones can be cut when they are encoded.
+/// The most octets of a word that is written without encoding; longer ones are encoded, so that they can be split.
 const PLAIN_WORD_MAX: usize = 900;
-/// Octets of a name or a parameter that is written in one piece, in quotes if it must be.
+/// The most octets of a name or a parameter that is written in one piece, quoted if necessary.
 const PIECE_MAX: usize = 60;
-/// Octets of a section of a parameter beside its name and charset.
+/// The most octets of a section of a parameter, not counting its name and charset.
 const SECTION_MAX: usize = 48;
 
 /// Appends a field with its line break; nothing for a list without items.
@@ -67,12 +68,12 @@ impl<'f> FieldWriter<'f> {
         self.column += octets.len();
     }
 
-    /// Appends a space, or a fold, and what can't be folded.
+    /// Appends a space or a fold, and an item that can't be folded.
     pub(super) fn item(&mut self, item: &str) -> Result<(), ComposeError> {
         if self.column + 1 + item.len() > COLUMN_MAX {
             self.fold();
         }
-        // Two octets are left for what follows an address.
+        // Two octets are reserved for what follows an address.
         if self.column + 1 + item.len() + 2 > LINE_MAX {
             return Err(self.error(Problem::TooLong));
         }
@@ -112,7 +113,7 @@ impl<'f> FieldWriter<'f> {
         self.refuse_line_breaks(text)?;
         let text = printable(text);
         let words: Vec<&str> = text.split(' ').collect();
-        // White space beside other white space, or at an end, would not be read again.
+        // White space next to other white space, or at an end, would not be preserved when the field is parsed.
         let is_empty_beside = |at: usize| {
             let before = at.checked_sub(1).and_then(|before| words.get(before));
             [before, words.get(at + 1)].into_iter().flatten().any(|word| word.is_empty())
@@ -141,7 +142,7 @@ impl<'f> FieldWriter<'f> {
         if word.is_empty() { Ok(()) } else { self.item(word) }
     }
 
-    /// Text as encoded words, the shorter of B and Q. The first one fills the line.
+    /// Text as encoded words, the shorter of B and Q. The first word fills the line.
     fn encoded_words(&mut self, text: &str) -> Result<(), ComposeError> {
         const FRAME: usize = " =?utf-8?q??=".len();
         const FIRST_MIN: usize = 24;
@@ -232,7 +233,7 @@ impl<'f> FieldWriter<'f> {
         if name.split(' ').all(is_atom) { self.item(&name) } else { self.item(&quoted) }
     }
 
-    /// Appends items in brackets. It is an error if one does not read back as it is.
+    /// Appends items in brackets. It is an error if one would not be parsed as the same item.
     fn in_brackets(
         &mut self,
         items: &[String],
@@ -264,7 +265,7 @@ impl<'f> FieldWriter<'f> {
         let value = printable(value);
         let is_token = !value.is_empty() && value.bytes().all(is_token);
         let quoted = quoted(&value);
-        // Names are decoded by RFC 2047, too, when they are read.
+        // Parsers decode names by RFC 2047, too.
         let is_decoded = value.contains("=?") || value.starts_with(' ');
         if value.is_ascii() && !is_decoded && quoted.len() <= PIECE_MAX {
             self.push(b";");
@@ -293,18 +294,18 @@ impl<'f> FieldWriter<'f> {
     }
 }
 
-/// The text without control characters; a tab is a space.
+/// The text without control characters; a tab becomes a space.
 fn printable(text: &str) -> String {
     let spaced = text.chars().map(|character| if character == '\t' { ' ' } else { character });
     spaced.filter(|character| !character.is_control()).collect()
 }
 
-/// A display name as it is read again: without control characters and white space around it.
+/// A display name as it will be parsed: without control characters and surrounding white space.
 fn display_name(name: &str) -> String {
     printable(name).trim().to_owned()
 }
 
-/// An address that is written without brackets when it has no name, and needs no look at how it is read.
+/// Whether an address is written without brackets if it has no name, and is certain to be parsed unchanged.
 fn is_plain_address(email: &str) -> bool {
     let is_plain = |character: char| match u8::try_from(character) {
         Ok(byte) if byte.is_ascii() => is_atext(byte) || byte == b'.' || byte == b'@',
@@ -313,7 +314,7 @@ fn is_plain_address(email: &str) -> bool {
     !email.is_empty() && email.chars().all(is_plain)
 }
 
-/// Whether an address in brackets is read as it is, and leaves open no quote or comment that could end in another address.
+/// Whether an address in brackets is parsed unchanged, and has no unclosed quote or comment that could end in another address.
 fn is_read_again(email: &str) -> bool {
     let list = format!("<{email}>, \")\" <a@b>");
     let is_same = |address: &Address| address.name.is_none() && address.email == email;
@@ -321,7 +322,7 @@ fn is_read_again(email: &str) -> bool {
     !email.contains(char::is_control) && read.len() == 2 && read.first().is_some_and(is_same)
 }
 
-/// Cuts text between characters into pieces: the first is at most `first` long, others `max`.
+/// Splits text between characters into pieces: the first has at most the length `first`, others `max`.
 fn pieces(text: &str, first: usize, max: usize, length_of: impl Fn(&str) -> usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     let (mut start, mut length) = (0, 0);
@@ -339,7 +340,7 @@ fn pieces(text: &str, first: usize, max: usize, length_of: impl Fn(&str) -> usiz
     pieces
 }
 
-/// Octets that stand for themselves in the Q encoding, also in a phrase (RFC 2047, section 5).
+/// Octets that the Q encoding leaves unchanged, also in a phrase (RFC 2047, section 5).
 fn is_q_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!*+-/".contains(&byte)
 }

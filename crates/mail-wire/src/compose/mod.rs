@@ -1,7 +1,7 @@
 //! Writing messages: fields, and a tree of parts (rules ES1 and ES2).
 //!
-//! What is written has lines of at most 998 octets, CRLF between them and no CR or LF elsewhere, and fields that are folded before
-//! column 78 where they can be. [`crate::header`] reads the same values from it.
+//! The result has lines of at most 998 octets, CRLF between them and no CR or LF elsewhere, and fields that are folded before
+//! column 78 where possible. [`crate::header`] parses it to the same values.
 
 pub(crate) mod body;
 mod field;
@@ -15,13 +15,13 @@ use bytes::Bytes;
 pub use self::origin_fields::OriginFields;
 use crate::header::{Address, Date, Group};
 
-/// Multiparts within multiparts. What is deeper is refused.
+/// The deepest nesting of multiparts. Deeper ones are refused.
 pub const DEPTH_MAX: usize = 32;
 
 /// A message to be written.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Header fields in order, but those that describe the root part.
+    /// Header fields in order, except those that describe the root part.
     pub fields: Vec<(String, FieldValue)>,
     /// The body.
     pub root: Part,
@@ -29,8 +29,8 @@ pub struct Message {
 
 /// The value of a header field, in the form in which it was given.
 ///
-/// A list without items writes no field. Control characters can't be read again and are left out of text and names; a tab is written as
-/// a space. Values that a form could not read again as they are, and all that hold line breaks or NUL, are refused.
+/// A list without items writes no field. Control characters can't be preserved and are removed from text and names; a tab becomes
+/// a space. Values that would not be parsed unchanged in their form, and all that contain line breaks or NUL, are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
     /// What follows the colon, including the leading space.
@@ -54,7 +54,7 @@ pub enum FieldValue {
 pub struct Part {
     /// The media type, such as `text/plain`; of [`Content::Parts`] a `multipart`.
     pub media_type: String,
-    /// Parameters of Content-Type beside `name` and, of a multipart, `boundary`. [`Content::Text`] has the charset UTF-8 in any case.
+    /// Parameters of Content-Type other than `name` and, for a multipart, `boundary`. [`Content::Text`] always has the charset UTF-8.
     pub parameters: Vec<(String, String)>,
     /// The value of Content-Disposition.
     pub disposition: Option<String>,
@@ -77,13 +77,13 @@ pub struct Part {
 pub enum Content {
     /// Text, in which any line break is written as CRLF. Several parts may share one.
     Text(Arc<str>),
-    /// Octets, which are read again as they are.
+    /// Octets, which are preserved.
     Bytes(Bytes),
     /// The parts of a multipart.
     Parts(Vec<Part>),
 }
 
-/// What a message gets where its fields don't say it.
+/// Values for fields that a message lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'o> {
     /// Random octets, from which Message-ID and boundaries are made.
@@ -94,7 +94,7 @@ pub struct Origin<'o> {
     pub host: &'o str,
 }
 
-/// A message that can't be written.
+/// Why a message can't be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("can't write {field}: {problem}")]
 pub struct ComposeError {
@@ -107,25 +107,25 @@ pub struct ComposeError {
 /// Why a header field can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The name is none, or longer than a line.
+    /// The name is invalid, or longer than a line.
     #[error("a field's name is visible ASCII without a colon, at most 76 characters")]
     Name,
     /// The value has a line break or NUL.
     #[error("a field's value has no line breaks and no NUL")]
     LineBreak,
-    /// The value would not be read again as it is.
+    /// The value would not be parsed unchanged.
     #[error("a reader would take the value for another one")]
     Ambiguous,
     /// A line would be longer than 998 octets.
     #[error("the value has a word that is too long for a line")]
     TooLong,
-    /// The field describes a part, and is given by properties of that.
+    /// The field describes a part, and is set by the part's properties.
     #[error("the field is given by other properties")]
     Reserved,
-    /// A media type that is none, or doesn't fit the content.
+    /// The media type is invalid, or doesn't match the content.
     #[error("the media type is malformed, or not that of the content")]
     MediaType,
-    /// Too many multiparts within each other.
+    /// Multiparts are nested too deeply.
     #[error("multiparts are nested too deeply")]
     Depth,
 }
@@ -164,7 +164,7 @@ impl Message {
 }
 
 impl Part {
-    /// A part without anything but its content.
+    /// A part with nothing but its content.
     pub fn new(media_type: &str, content: Content) -> Self {
         Self {
             media_type: media_type.to_owned(),
@@ -181,8 +181,8 @@ impl Part {
 
     /// The tree of parts for a text, the same as HTML, and attachments, any of which may be missing.
     ///
-    /// Text and HTML are alternatives. Attachments that are inline and have a Content-ID are related to the HTML, others mixed with what
-    /// there is. Of nothing a text is made that is empty.
+    /// Text and HTML are alternatives. Attachments that are inline and have a Content-ID are related to the HTML, others are
+    /// mixed with the rest. If everything is missing, the result is an empty text.
     pub fn assemble(text: Option<Self>, html: Option<Self>, attachments: Vec<Self>) -> Self {
         let is_inline = |part: &Self| {
             let is_inline = part
@@ -207,7 +207,7 @@ impl Part {
         Self::new("multipart/mixed", Content::Parts(body.into_iter().chain(mixed).collect()))
     }
 
-    /// HTML with what it shows. RFC 2387, section 3.1 wants the first part's type.
+    /// HTML with the parts that it shows. RFC 2387, section 3.1 requires the first part's type.
     fn related(html: Self, shown: Vec<Self>) -> Self {
         let parameters = vec![("type".to_owned(), html.media_type.clone())];
         let parts = std::iter::once(html).chain(shown).collect();

@@ -2,7 +2,8 @@
 
 use crate::header::Date;
 
-/// `Date` and `Message-ID`, for a submitted message that comes without them (RFC 6409 §8): RFC 5322 §3.6 requires the one and recommends the other.
+/// `Date` and `Message-ID`, for a submitted message without them (RFC 6409 §8): RFC 5322 §3.6 requires the former and recommends
+/// the latter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginFields {
     /// For `Date`.
@@ -12,7 +13,7 @@ pub struct OriginFields {
 }
 
 impl OriginFields {
-    /// The lines of those fields that the message does not have. They stand before its own.
+    /// The lines of those fields that the message does not have. They are put before its own.
     pub fn missing(&self, has_date: bool, has_message_id: bool) -> String {
         let mut lines = String::new();
         if !has_date {

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::header::is_token;
 
-/// What boundaries begin with. A number of so many hexadecimal digits and an underline follow.
+/// The beginning of boundaries. A random number in hexadecimal digits and an underscore follow.
 const BOUNDARY_START: &str = "=_";
 const BOUNDARY_DIGITS: usize = 32;
 
-/// A part with what has to be known of all of them before one can be written.
+/// A part with what must be known of all of them before one can be written.
 struct Planned<'p> {
     part: &'p Part,
     encoding: Encoding,
@@ -32,7 +32,7 @@ pub(super) fn write_root(root: &Part, seed: [u8; 16], out: &mut Vec<u8>) -> Resu
     let root = Planned::new(root, 0)?;
     let mut writer = PartWriter { boundary: boundary(&root, seed), multiparts: 0, out };
     writer.part(&root)?;
-    // Others would take the message for one that was cut off, or add a line break that changes it.
+    // Otherwise parsers would treat the message as truncated, or add a line break that changes it.
     match root.encoding {
         Encoding::Base64 => writer.out.extend_from_slice(b"\r\n"),
         Encoding::QuotedPrintable if !writer.out.ends_with(b"\n") => writer.out.extend_from_slice(b"=\r\n"),
@@ -69,8 +69,8 @@ impl<'p> Planned<'p> {
         Ok(Self { part, encoding, body: PlannedBody::Leaf(content) })
     }
 
-    /// Adds the numbers of all boundaries that occur in the part. None can occur in base64 and quoted-printable, as they begin with
-    /// `=_`.
+    /// Adds the numbers of all boundaries that occur in the part. None can occur in base64 and quoted-printable, as they begin
+    /// with `=_`.
     fn add_numbers(&self, numbers: &mut HashSet<u128>) {
         for (name, _) in &self.part.fields {
             numbers.extend(numbers_in(name.as_bytes()));
@@ -90,7 +90,7 @@ impl<'p> Planned<'p> {
     }
 }
 
-/// What all boundaries of the message begin with, and nothing in it contains.
+/// The common beginning of all boundaries of the message, which occurs nowhere in it.
 fn boundary(root: &Planned<'_>, seed: [u8; 16]) -> String {
     let mut taken = HashSet::new();
     root.add_numbers(&mut taken);
@@ -101,7 +101,7 @@ fn boundary(root: &Planned<'_>, seed: [u8; 16]) -> String {
     format!("{BOUNDARY_START}{number:0BOUNDARY_DIGITS$x}_")
 }
 
-/// The numbers of texts that a boundary could begin with.
+/// The numbers in places where a text could begin with a boundary.
 fn numbers_in(content: &[u8]) -> impl Iterator<Item = u128> {
     memmem::find_iter(content, BOUNDARY_START).filter_map(|at| {
         let start = at + BOUNDARY_START.len();
@@ -112,14 +112,14 @@ fn numbers_in(content: &[u8]) -> impl Iterator<Item = u128> {
 
 struct PartWriter<'w> {
     boundary: String,
-    /// Multiparts so far.
+    /// The number of multiparts so far.
     multiparts: usize,
     out: &'w mut Vec<u8>,
 }
 
 impl PartWriter<'_> {
     fn part(&mut self, planned: &Planned<'_>) -> Result<(), ComposeError> {
-        // The last character keeps one boundary from being the beginning of another.
+        // The last character ensures that no boundary is the beginning of another.
         let boundary = format!("{}{}_", self.boundary, self.multiparts);
         self.fields(planned, &boundary)?;
         self.out.extend_from_slice(b"\r\n");

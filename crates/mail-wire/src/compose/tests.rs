@@ -13,7 +13,7 @@ fn origin() -> Origin<'static> {
     Origin { seed: [7; 16], date: Date { seconds: 1_414_649_520, offset_minutes: 480 }, host: "example.com" }
 }
 
-/// A message of one text.
+/// A message with one text.
 fn message(fields: &[(&str, FieldValue)], root: Part) -> Message {
     let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     Message { fields, root }
@@ -62,7 +62,7 @@ fn es2_message_id_date_and_mime_version_are_made_when_absent() {
         Content-Type: text/plain; charset=utf-8\r\n\r\n";
     assert_eq!(written(&message(&given, text_part(""))), expected);
 
-    // Fields of the root part count, and a list without items does not.
+    // Fields of the root part count as present, and a list without items does not.
     let mut root = text_part("");
     root.fields.push(("Date".to_owned(), FieldValue::Raw(" today".to_owned())));
     let both = written(&message(&[("Message-ID", FieldValue::MessageIds(Vec::new()))], root));

@@ -1,5 +1,5 @@
-//! Writing reports about the delivery of a message: `multipart/report` (RFC 6522) with a text for people, a delivery status for programs
-//! (RFC 3464; RFC 6533 where addresses need UTF-8), and the message or its header.
+//! Writes reports about the delivery of a message: `multipart/report` (RFC 6522) with a text for people, a delivery status for
+//! programs (RFC 3464; RFC 6533 if addresses need UTF-8), and the message or its header.
 
 mod status;
 mod text;
@@ -11,18 +11,18 @@ use crate::{
     header::{Address, Date, Header, as_message_ids},
 };
 
-/// What became of the recipients: `Action` (RFC 3464 §2.3.3).
+/// The outcome for the recipients: `Action` (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Delivery has ended without success.
     Failed,
-    /// Delivery is tried further.
+    /// Delivery will be tried again.
     Delayed,
     /// The message is in a mailbox.
     Delivered,
     /// The message was passed to a server that does not report deliveries.
     Relayed,
-    /// The recipient leads to several addresses, and the message goes on to them.
+    /// The recipient leads to several addresses, and the message was passed on to them.
     Expanded,
 }
 
@@ -40,7 +40,7 @@ pub enum Returned {
 pub struct ReportedRecipient<'r> {
     /// The address.
     pub address: &'r str,
-    /// `ORCPT` (RFC 3461 §4.2) as it was given, in `xtext`: `rfc822;bob@example.net`.
+    /// `ORCPT` (RFC 3461 §4.2) as it was received, in `xtext`: `rfc822;bob@example.net`.
     pub original: Option<&'r str>,
     /// The enhanced status code of the reply (RFC 3463): `5.1.1`.
     pub status: &'r str,
@@ -48,9 +48,9 @@ pub struct ReportedRecipient<'r> {
     pub code: u16,
     /// The text of the reply.
     pub text: &'r str,
-    /// The server that replied; `None` when the reporting server found it out itself.
+    /// The server that replied; `None` if the reporting server found the problem itself.
     pub server: Option<&'r str>,
-    /// Why it is not tried any more though that reply was for now, in words of the reporting server.
+    /// Why it is not tried any more although that reply was temporary, as a text of the reporting server.
     pub expired: Option<&'r str>,
     /// When the last attempt was made, in seconds since 1970.
     pub last_attempt: i64,
@@ -61,7 +61,7 @@ pub struct ReportedRecipient<'r> {
 /// A report. Whatever its texts are, it is one well-formed message.
 #[derive(Clone, Debug)]
 pub struct Report<'r> {
-    /// What became of all its recipients.
+    /// The outcome for all its recipients.
     pub action: Action,
     /// The name of the server that reports.
     pub host: &'r str,
@@ -69,13 +69,13 @@ pub struct Report<'r> {
     pub from: &'r str,
     /// The sender of the message, who gets the report.
     pub to: &'r str,
-    /// `ENVID` (RFC 3461 §4.4) as it was given, in `xtext`.
+    /// `ENVID` (RFC 3461 §4.4) as it was received, in `xtext`.
     pub envelope_id: Option<&'r str>,
     /// When the message was queued, in seconds since 1970.
     pub arrived: i64,
     /// When the report is made, in seconds since 1970.
     pub now: i64,
-    /// Whether the message was sent with SMTPUTF8 (RFC 6531): then addresses and texts stand in UTF-8, and otherwise in ASCII.
+    /// Whether the message was sent with SMTPUTF8 (RFC 6531): then addresses and texts are in UTF-8, and otherwise in ASCII.
     pub is_utf8: bool,
     /// The message; empty when it can't be returned.
     pub original: &'r [u8],
@@ -94,7 +94,7 @@ impl Report<'_> {
             Origin { seed: self.seed, date: Date { seconds: self.now, offset_minutes: 0 }, host: self.host };
         let to = FieldValue::Addresses(vec![Address { name: None, email: self.to.to_owned() }]);
         let message = self.message(Some(to));
-        // A sender that can't stand in a field is in the envelope all the same.
+        // A sender that is not valid in a field is still in the envelope.
         let written = message.write(&origin).or_else(|_| self.message(None).write(&origin));
         let mut bytes = written.unwrap_or_else(|error| self.plain(&error));
         if !bytes.ends_with(b"\r\n") {
@@ -124,7 +124,7 @@ impl Report<'_> {
         Message { fields, root }
     }
 
-    /// A report of the text alone, should the other one have something that can't be written.
+    /// A report with only the text, in case the other one contains something that can't be written.
     fn plain(&self, error: &ComposeError) -> Vec<u8> {
         let text = text::write(self).replace('\n', "\r\n");
         let text: String = text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect();
@@ -142,7 +142,7 @@ impl Report<'_> {
         }
     }
 
-    /// The Message-ID of the message, if a field can have it.
+    /// The Message-ID of the message, if it is valid in a field.
     fn message_id(&self) -> Option<String> {
         let field = Header::parse(self.original).last("Message-ID")?;
         let id = as_message_ids(field.value)?.into_iter().next()?;
@@ -154,8 +154,9 @@ impl Report<'_> {
         self.original.get(..Header::parse(self.original).bytes()).unwrap_or(self.original)
     }
 
-    /// How much of the message is returned. One whose header has other bytes than ASCII, though it came without SMTPUTF8, could not be passed on to a
-    /// server without 8BITMIME: nothing encodes a message/rfc822 (RFC 2046 §5.2.1). Its header can be encoded as a text.
+    /// How much of the message is returned. A message whose header has non-ASCII bytes, although it was received without
+    /// SMTPUTF8, could not be passed on to a server without 8BITMIME: message/rfc822 must not be encoded (RFC 2046 §5.2.1). Its
+    /// header can be encoded as a text.
     fn returned(&self) -> Returned {
         let is_whole = self.is_utf8 || self.original_header().is_ascii();
         if is_whole { self.returned } else { Returned::Header }
@@ -178,7 +179,7 @@ impl Report<'_> {
     }
 }
 
-/// A text in one line of so many bytes at most, without control characters; in ASCII unless UTF-8 is allowed.
+/// A text in one line of at most `bytes_max` bytes, without control characters; in ASCII unless UTF-8 is allowed.
 fn one_line(text: &str, is_utf8: bool, bytes_max: usize) -> String {
     let shown = |c: char| match c {
         _ if c.is_control() => ' ',

@@ -39,7 +39,7 @@ impl Fields {
 
     fn recipient(&mut self, action: Action, recipient: &ReportedRecipient<'_>) {
         if let Some((kind, original)) = recipient.original.and_then(|original| original.split_once(';')) {
-            // RFC 6533 §3: those of the type `utf-8` are encoded otherwise, and may stand as they are.
+            // RFC 6533 §3: addresses of the type `utf-8` have their own encoding, and are written unchanged.
             let is_encoded = !kind.eq_ignore_ascii_case("utf-8");
             let original = if is_encoded { decode_xtext(original) } else { original.into() };
             self.address("Original-Recipient", kind, &original);
@@ -60,8 +60,8 @@ impl Fields {
         }
     }
 
-    /// An address with its type. RFC 6533 §3: one with other characters than ASCII is of the type `utf-8`, and where these can't stand they are
-    /// written in hexadecimal.
+    /// An address with its type. RFC 6533 §3: an address with non-ASCII characters has the type `utf-8`, and where these
+    /// characters are not allowed they are written in hexadecimal.
     fn address(&mut self, field: &str, kind: &str, address: &str) {
         if address.is_ascii() {
             self.add(field, &format!("{kind};{address}"));
@@ -86,7 +86,7 @@ impl Action {
         }
     }
 
-    /// The class of status codes that fits.
+    /// The class of status codes for this action.
     fn class(self) -> char {
         match self {
             Self::Failed => '5',
@@ -96,7 +96,8 @@ impl Action {
     }
 }
 
-/// A status of the class that the action has (RFC 3464 §2.3.4). A recipient that was tried until its time was over has that of this reason (RFC 3463 §3.5).
+/// A status of the action's class (RFC 3464 §2.3.4). A recipient that was tried until its time was over gets the status for that
+/// (RFC 3463 §3.5).
 fn status_of(action: Action, recipient: &ReportedRecipient<'_>) -> String {
     if recipient.expired.is_some() {
         return "5.4.7".to_owned();

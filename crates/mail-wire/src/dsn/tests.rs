@@ -102,7 +102,7 @@ fn dsn4_a_status_has_the_class_of_what_happened() {
     }
 }
 
-/// The words of this server stood there as a reply of the other one.
+/// The text of this server was shown there as a reply of the other one.
 #[test]
 fn dsn4_an_expiry_and_the_last_reply_are_apart() {
     let expired = ReportedRecipient {

@@ -1,4 +1,4 @@
-//! What people read.
+//! The part of a report that people read.
 
 use super::{Action, Report, ReportedRecipient, Returned, one_line};
 use crate::header::Date;
@@ -57,7 +57,7 @@ pub(super) fn write(report: &Report<'_>) -> String {
     text
 }
 
-/// A recipient and, unless all went well, why.
+/// A recipient and, unless all went well, the reason.
 fn add_recipient(action: Action, recipient: &ReportedRecipient<'_>, text: &mut String) {
     let address = one_line(recipient.address, true, REPLY_BYTES_MAX);
     text.push_str(&format!("  {address}\n"));

@@ -13,10 +13,10 @@ pub struct Address {
     pub email: String,
 }
 
-/// Addresses that stand in a group, or those between groups: JMAP's EmailAddressGroup.
+/// Addresses in a group, or those between groups: JMAP's EmailAddressGroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Group {
-    /// The group's name; none for addresses outside of a group.
+    /// The group's name; `None` for addresses outside of a group.
     pub name: Option<String>,
     /// The addresses, in order.
     pub addresses: Vec<Address>,
@@ -29,7 +29,7 @@ pub fn as_addresses(value: &[u8]) -> Vec<Address> {
 
 /// The GroupedAddresses form: groups in order; addresses between two groups are a group without a name.
 ///
-/// Reads what can be understood of lists that break the rules: missing brackets, commas and semicolons, names in brackets.
+/// Parses as much as possible of invalid lists: missing brackets, commas and semicolons, names in brackets.
 pub fn as_grouped_addresses(value: &[u8]) -> Vec<Group> {
     let mut list = List::default();
     let mut scanner = Scanner::new(value);
@@ -56,7 +56,7 @@ struct Word<'v> {
     is_behind_space: bool,
 }
 
-/// What has been read of a list of addresses.
+/// The parsed part of a list of addresses.
 #[derive(Debug, Default)]
 struct List<'v> {
     groups: Vec<Group>,
@@ -95,7 +95,7 @@ impl<'v> List<'v> {
         self.has_at = false;
     }
 
-    /// Reads an address in brackets, and those that follow without a delimiter.
+    /// Parses an address in brackets, and those that follow without a delimiter.
     fn angle_addresses(&mut self, scanner: &mut Scanner<'v>) {
         loop {
             if let Some(address) = self.address.take() {
@@ -117,7 +117,7 @@ impl<'v> List<'v> {
         }
     }
 
-    /// Collects the words up to the closing bracket, or to what ends the address where that is missing. Gives what ended it.
+    /// Collects the words up to the closing bracket, or to whatever ends the address if there is none. Returns what ended it.
     fn angle_address(&mut self, scanner: &mut Scanner<'v>) -> Option<u8> {
         self.is_behind_space = false;
         let is_closed = scanner.is_in_brackets();
@@ -140,7 +140,7 @@ impl<'v> List<'v> {
         None
     }
 
-    /// Begins a group, whose name was read.
+    /// Begins a group, whose name was parsed.
     fn colon(&mut self) {
         if self.has_at || self.address.is_some() {
             return self.word(Token::Special(b':'));
@@ -170,8 +170,8 @@ impl<'v> List<'v> {
         self.is_behind_space = false;
     }
 
-    /// Adds the addresses without brackets among the words; what stands before one is its name. Words without an `@` are an address, as
-    /// drafts have it.
+    /// Adds the addresses without brackets among the words; words before one are its name. Words without an `@` are an address,
+    /// as in drafts.
     fn bare_addresses(&mut self) {
         let words = std::mem::take(&mut self.words);
         let mut rest = words.as_slice();
@@ -197,7 +197,7 @@ impl<'v> List<'v> {
         self.push_with(address, comment);
     }
 
-    /// Adds an address, named by its comment if by nothing else.
+    /// Adds an address, with its comment as the name if it has no other.
     fn push_with(&mut self, mut address: Address, comment: Option<&[u8]>) {
         if address.name.is_none() {
             address.name = comment.and_then(comment_text);
@@ -212,7 +212,7 @@ impl<'v> List<'v> {
     }
 }
 
-/// How many words at the end form the local part before an `@`: those that no white space separates, or white space beside a dot.
+/// How many words at the end form the local part before an `@`: those without white space between them, or with white space next to a dot.
 fn joined_behind(words: &[Word<'_>]) -> usize {
     let mut length = 0;
     let mut following: Option<&Word<'_>> = None;
@@ -248,7 +248,7 @@ fn is_joined(word: &Word<'_>, following: &Word<'_>) -> bool {
     ends_with_dot || begins_with_dot || !(following.is_behind_space || is_apart)
 }
 
-/// The display name that words are; none if it is empty.
+/// The display name that these words form; `None` if it is empty.
 fn phrase(words: &[Word<'_>]) -> Option<String> {
     let mut builder = TextBuilder::default();
     for word in words {
@@ -266,7 +266,7 @@ fn phrase(words: &[Word<'_>]) -> Option<String> {
     trimmed(builder.finish())
 }
 
-/// The address that words are: without white space but between words that nothing else separates.
+/// The address that these words form: without white space, except between words that nothing else separates.
 fn addr_spec(words: &[Word<'_>]) -> String {
     let mut email = Vec::new();
     let mut previous: Option<&Word<'_>> = None;
@@ -294,7 +294,7 @@ fn addr_spec(words: &[Word<'_>]) -> String {
     String::from_utf8_lossy(&email).into_owned()
 }
 
-/// The text of a comment, from what stands between its parentheses; none if it is empty.
+/// The text of a comment, from the octets between its parentheses; `None` if it is empty.
 fn comment_text(comment: &[u8]) -> Option<String> {
     trimmed(unstructured(&without_quoted_pairs(comment), b"()"))
 }

@@ -1,8 +1,8 @@
 use super::scan::{Scanner, Token, is_space};
 
-/// The MessageIds form: ids without brackets, comments, and white space outside of quotes. None if there is no id.
+/// The MessageIds form: ids without brackets, comments, and white space outside of quotes. `None` if there is no id.
 ///
-/// What stands between ids is passed over, such as the phrases of the obsolete In-Reply-To.
+/// Anything between ids is skipped, such as the phrases of the obsolete In-Reply-To.
 pub fn as_message_ids(value: &[u8]) -> Option<Vec<String>> {
     in_brackets(value, |id| {
         let is_plain = memchr::memchr2(b'(', b'"', id).is_none();
@@ -10,12 +10,12 @@ pub fn as_message_ids(value: &[u8]) -> Option<Vec<String>> {
     })
 }
 
-/// The URLs form (RFC 2369): URLs without brackets, white space and comments. None if there is no URL.
+/// The URLs form (RFC 2369): URLs without brackets, white space and comments. `None` if there is no URL.
 pub fn as_urls(value: &[u8]) -> Option<Vec<String>> {
     in_brackets(value, without_white_space)
 }
 
-/// What stands in brackets, as `read` gives it, without line breaks and NUL; empty brackets are passed over.
+/// The items in brackets, as `read` returns them, without line breaks and NUL; empty brackets are skipped.
 fn in_brackets(value: &[u8], read: impl Fn(&[u8]) -> Vec<u8>) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let mut scanner = Scanner::new(value);
@@ -24,7 +24,7 @@ fn in_brackets(value: &[u8], read: impl Fn(&[u8]) -> Vec<u8>) -> Option<Vec<Stri
             continue;
         }
         let Some(inner) = scanner.take_until(b'>') else { break };
-        // What precedes another opening bracket was not closed.
+        // Text before another opening bracket was not closed.
         let inner = inner.rsplit(|byte| *byte == b'<').next().unwrap_or_default();
         let mut inner = read(inner);
         inner.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
@@ -39,7 +39,7 @@ fn without_white_space(inner: &[u8]) -> Vec<u8> {
     inner.iter().copied().filter(|byte| !is_space(*byte)).collect()
 }
 
-/// An id without the comments and the white space that obsolete syntax allows within it.
+/// An id without the comments and the white space that obsolete syntax allows in it.
 fn without_comments(id: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(id.len());
     for token in Scanner::new(id) {

@@ -2,10 +2,10 @@ use std::fmt;
 
 use super::scan::{Scanner, Token};
 
-/// Tokens of a date that are looked at: a day's name, its comma, four words, `hh:mm:ss`, a zone, and some more.
+/// The most tokens of a date that are parsed: a day's name, its comma, four words, `hh:mm:ss`, a zone, and some more.
 const TOKENS_MAX: usize = 16;
 const SECONDS_PER_DAY: i64 = 86_400;
-/// The years that dates can have: since RFC 5322's first one, with four digits.
+/// The valid years: from RFC 5322's first one to the last one with four digits.
 const YEARS: std::ops::RangeInclusive<i64> = 1900..=9999;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -13,7 +13,7 @@ const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"]; /
 
 /// A point in time with the zone in which it was written.
 ///
-/// Shown as JMAP's `Date`: RFC 3339 in the zone, such as `2014-10-30T14:12:00+08:00`.
+/// Displayed as JMAP's `Date`: RFC 3339 in the zone, such as `2014-10-30T14:12:00+08:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date {
     /// Seconds since 1970-01-01T00:00:00Z.
@@ -33,7 +33,7 @@ struct Civil {
     second_of_day: i64,
 }
 
-/// The Date form; none if the value is no date and time of RFC 5322, section 3.3 or 4.3. Without a zone it is UTC.
+/// The Date form; `None` if the value is not a date and time of RFC 5322, section 3.3 or 4.3. Without a zone it is UTC.
 pub fn as_date(value: &[u8]) -> Option<Date> {
     let mut scanner = Scanner::new(value);
     let tokens: Vec<Token<'_>> = std::iter::from_fn(|| scanner.next_word()).take(TOKENS_MAX).collect();
@@ -94,7 +94,7 @@ impl Date {
         Self::from_civil(Civil { year, month, day, second_of_day }, offset_minutes)
     }
 
-    /// The date as RFC 5322 writes it: `Thu, 30 Oct 2014 14:12:00 +0800`.
+    /// The date in the format of RFC 5322: `Thu, 30 Oct 2014 14:12:00 +0800`.
     pub fn to_rfc_5322(self) -> String {
         let civil = self.civil();
         let days = days_before_year(civil.year) + day_of_year(civil) - days_before_year(1970);
@@ -125,13 +125,13 @@ impl Date {
         Some(Self { seconds, offset_minutes })
     }
 
-    /// The parts in the zone; the ends of the years that four digits can show are not passed.
+    /// The parts in the zone, limited to the years that four digits can represent.
     fn civil(self) -> Civil {
         let first = -days_before_year(1970) * SECONDS_PER_DAY;
         let last = (days_before_year(10_000) - days_before_year(1970)) * SECONDS_PER_DAY - 1;
         let local = self.seconds.saturating_add(i64::from(self.offset_minutes) * 60).clamp(first, last);
         let days = local.div_euclid(SECONDS_PER_DAY) + days_before_year(1970);
-        // Too small by a few years at most, as a year has 366 days at most.
+        // Too small by a few years at most, as no year has more than 366 days.
         let mut year = days / 366;
         while days_before_year(year + 1) <= days {
             year += 1;
@@ -175,7 +175,7 @@ fn days_before_year(year: i64) -> i64 {
     year * 365 + leap_days
 }
 
-/// Days of the year before a date.
+/// The number of days in the year before a date.
 fn day_of_year(civil: Civil) -> i64 {
     let before_month: i64 = (1..civil.month).map(|month| days_in_month(civil.year, month)).sum();
     before_month + civil.day - 1
@@ -197,7 +197,7 @@ fn number(digits: &[u8]) -> Option<i64> {
     if is_number { std::str::from_utf8(digits).ok()?.parse().ok() } else { None }
 }
 
-/// A year; RFC 5322, section 4.3 says what two and three digits mean.
+/// A year; RFC 5322, section 4.3 defines the meaning of two and three digits.
 fn year_of(digits: &[u8]) -> Option<i64> {
     let year = number(digits)?;
     Some(match digits.len() {
@@ -218,7 +218,7 @@ fn month_of(name: &[u8]) -> Option<i64> {
 fn zone_of(tokens: &[Token<'_>]) -> Option<i16> {
     let Some(Token::Atom(zone)) = tokens.first() else { return Some(0) };
     if let Some(digits) = zone.iter().position(|byte| matches!(byte, b'+' | b'-')) {
-        // Some write +hh:mm, some GMT+hhmm.
+        // Some programs write +hh:mm, some GMT+hhmm.
         let offset = zone.get(digits..)?;
         return match tokens {
             [_, Token::Special(b':'), Token::Atom(minutes), ..] => offset_of(&[offset, minutes].concat()),

@@ -1,11 +1,11 @@
-//! Encoded words, RFC 2047: text of other characters in fields of ASCII.
+//! Encoded words, RFC 2047: non-ASCII text in ASCII fields.
 
 use crate::{
     charset::Charset,
     transfer::{Base64Problem, base64, octet},
 };
 
-/// An encoded word, syntactically right.
+/// A syntactically valid encoded word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EncodedWord<'v> {
     label: &'v [u8],
@@ -14,8 +14,8 @@ pub(crate) struct EncodedWord<'v> {
 }
 
 impl<'v> EncodedWord<'v> {
-    /// The encoded word with which `value` begins, and what follows it. Octets of the charset may stand in it, as some mail has them,
-    /// beside what encodes them.
+    /// The encoded word at the beginning of `value`, and what follows it. It may contain raw octets of the charset besides
+    /// encoded ones, as in some mail.
     pub(crate) fn parse(value: &'v [u8]) -> Option<(Self, &'v [u8])> {
         let rest = value.strip_prefix(b"=?")?;
         let label_length = rest.iter().position(|byte| !is_token(*byte))?;
@@ -32,19 +32,19 @@ impl<'v> EncodedWord<'v> {
         (!label.is_empty()).then_some((Self { label, is_base64, text }, rest))
     }
 
-    /// The encoded word that `word` is, from its first octet to its last.
+    /// The encoded word that makes up all of `word`.
     pub(crate) fn parse_whole(word: &'v [u8]) -> Option<Self> {
         let (encoded, rest) = Self::parse(word)?;
         rest.is_empty().then_some(encoded)
     }
 
-    /// The charset, without the language that RFC 2231 allows after it; none if it is unknown.
+    /// The charset, without the language that RFC 2231 allows after it; `None` if it is unknown.
     fn charset(&self) -> Option<Charset> {
         let label = self.label.split(|byte| *byte == b'*').next().unwrap_or_default();
         Charset::from_label(std::str::from_utf8(label).ok()?)
     }
 
-    /// The octets of the charset; none if the encoding is broken.
+    /// The octets of the charset; `None` if the encoding is invalid.
     fn octets(&self) -> Option<Vec<u8>> {
         if !self.is_base64 {
             return q_octets(self.text);
@@ -54,7 +54,7 @@ impl<'v> EncodedWord<'v> {
     }
 }
 
-/// A character of RFC 2047's token: visible ASCII but `especials`. `*` separates a language, RFC 2231.
+/// A character of RFC 2047's token: visible ASCII except `especials`. `*` separates a language, RFC 2231.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\"/[]?.=".contains(&byte)
 }
@@ -78,10 +78,10 @@ fn q_octets(text: &[u8]) -> Option<Vec<u8>> {
     Some(octets)
 }
 
-/// Puts text together from words with and without encoding.
+/// Builds text from words with and without encoding.
 ///
-/// White space between two encoded words is not part of the text (RFC 2047, section 6.2). Octets of neighbouring words in one charset
-/// are decoded together, as many programs cut within characters.
+/// White space between two encoded words is not part of the text (RFC 2047, section 6.2). Octets of adjacent words in one charset
+/// are decoded together, as many programs split text within characters.
 #[derive(Debug, Default)]
 pub(crate) struct TextBuilder<'v> {
     text: String,
@@ -90,12 +90,12 @@ pub(crate) struct TextBuilder<'v> {
 }
 
 impl<'v> TextBuilder<'v> {
-    /// White space after what was pushed last. Line breaks in it are folds.
+    /// Adds white space after the last word. Line breaks in it are folds.
     pub(crate) fn push_space(&mut self, space: &'v [u8]) {
         self.space = space;
     }
 
-    /// Octets as they are: UTF-8, with U+FFFD for what is none. Line breaks and NUL are left out.
+    /// Adds octets as they are: UTF-8, with U+FFFD for what is invalid. Line breaks and NUL are removed.
     pub(crate) fn push_plain(&mut self, plain: &[u8]) {
         self.end_run();
         push_lossy(self.space, &mut self.text);
@@ -103,7 +103,7 @@ impl<'v> TextBuilder<'v> {
         push_lossy(plain, &mut self.text);
     }
 
-    /// An encoded word; as it is if it can't be decoded.
+    /// Adds an encoded word; unchanged if it can't be decoded.
     pub(crate) fn push_encoded(&mut self, word: EncodedWord<'v>, source: &'v [u8]) {
         let (Some(charset), Some(octets)) = (word.charset(), word.octets()) else {
             return self.push_plain(source);
@@ -124,14 +124,14 @@ impl<'v> TextBuilder<'v> {
         self.space = b"";
     }
 
-    /// The text, in which nothing follows.
+    /// Returns the text.
     pub(crate) fn finish(mut self) -> String {
         self.end_run();
         push_lossy(self.space, &mut self.text);
         self.text
     }
 
-    /// Appends the encoded words that wait. RFC 8621, section 4.1.2.2: control characters in them are dropped.
+    /// Appends the pending encoded words. RFC 8621, section 4.1.2.2: control characters in them are removed.
     fn end_run(&mut self) {
         let Some((charset, octets)) = self.run.take() else { return };
         let decoded = charset.decode(&octets).text;

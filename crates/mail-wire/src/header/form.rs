@@ -1,6 +1,6 @@
 use super::is_field_name;
 
-/// A form in which a field's value is given (RFC 8621, section 4.1.2).
+/// A form in which a field's value is returned (RFC 8621, section 4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// As it is in the message: [`super::as_raw`].
@@ -19,7 +19,7 @@ pub enum Form {
     Urls,
 }
 
-/// What RFC 5322 and RFC 2369 define a field to be.
+/// The type of a field as defined by RFC 5322 and RFC 2369.
 enum Kind {
     Text,
     Addresses,
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Form {
-    /// The form of a suffix such as `asText`; case matters.
+    /// Parses a suffix such as `asText`; case matters.
     pub fn parse(suffix: &str) -> Option<Self> {
         Some(match suffix {
             "asRaw" => Self::Raw,
@@ -44,8 +44,8 @@ impl Form {
         })
     }
 
-    /// Whether the field of that name, in any case, may be given in this form. Fields that RFC 5322 and RFC 2369 don't define may be
-    /// given in any.
+    /// Whether the field of that name, in any case, may be returned in this form. Fields that RFC 5322 and RFC 2369 don't define
+    /// may be returned in any form.
     pub fn is_allowed(self, field_name: &str) -> bool {
         let Some(kind) = Kind::of(field_name) else { return true };
         match self {
@@ -103,22 +103,22 @@ impl Kind {
 /// A property `header:NAME[:asFORM][:all]` of an Email or a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderProperty<'p> {
-    /// The field's name as asked.
+    /// The field's name as requested.
     pub name: &'p str,
-    /// The form; [`Form::Raw`] when none is named.
+    /// The form; [`Form::Raw`] if none is named.
     pub form: Form,
-    /// All instances as an array, and not the last one alone.
+    /// Whether all instances are returned as an array, instead of only the last one.
     pub all: bool,
 }
 
 impl<'p> HeaderProperty<'p> {
-    /// Reads a property's name. None if it doesn't begin with `header:`, has no name or an unknown form, has its suffixes in another
-    /// order, or asks for a form that the field can't be given in.
+    /// Parses a property's name. `None` if it doesn't begin with `header:`, has no name or an unknown form, has its suffixes in
+    /// another order, or requests a form that is not allowed for the field.
     pub fn parse(property: &'p str) -> Option<Self> {
         Self::parse_any_form(property).filter(|parsed| parsed.form.is_allowed(parsed.name))
     }
 
-    /// As [`Self::parse`], but also with a form that the field can't be given in.
+    /// As [`Self::parse`], but also accepts a form that is not allowed for the field.
     pub fn parse_any_form(property: &'p str) -> Option<Self> {
         let mut parts = property.strip_prefix("header:")?.split(':');
         let name = parts.next().filter(|name| is_field_name(name))?;

@@ -1,8 +1,8 @@
-//! Header fields, and the forms in which JMAP gives their values (RFC 8621, section 4.1.2).
+//! Header fields, and the forms in which JMAP returns their values (RFC 8621, section 4.1.2).
 //!
-//! The forms take a field's value as [`Field::value`] has it: the octets after the colon, with folds. All of them read what is
-//! wrong as well as they can, as mail in use breaks every rule: RFC 5322 with its obsolete syntax, RFC 6532 (UTF-8 in fields), RFC
-//! 2047 only where that allows it.
+//! The functions for the forms take a field's value as in [`Field::value`]: the octets after the colon, with folds. All of them
+//! parse invalid values as well as possible, as real mail breaks every rule: RFC 5322 with its obsolete syntax, RFC 6532 (UTF-8
+//! in fields), RFC 2047 only where it is allowed.
 
 mod addresses;
 mod bracketed;
@@ -40,7 +40,7 @@ pub struct Field<'m> {
 }
 
 impl<'m> Header<'m> {
-    /// The header of a message or part: all up to the first empty line, or to the end. Lines end with LF or CRLF.
+    /// The header of a message or part: everything up to the first empty line, or to the end. Lines end with LF or CRLF.
     pub fn parse(message: &'m [u8]) -> Self {
         let mut rest = message;
         while let Some((line, after)) = split_line(rest) {
@@ -58,7 +58,7 @@ impl<'m> Header<'m> {
         Self { fields: message.get(..end).unwrap_or_default(), bytes: end + empty_line }
     }
 
-    /// All fields in order. Lines that are no field, such as the `From ` line of an mbox, are left out.
+    /// All fields in order. Lines that are not fields, such as the `From ` line of an mbox, are left out.
     pub fn fields(&self) -> impl Iterator<Item = Field<'m>> + use<'m> {
         let mut rest = self.fields;
         std::iter::from_fn(move || {
@@ -73,7 +73,7 @@ impl<'m> Header<'m> {
         })
     }
 
-    /// The last field of that name, in any case: the instance that JMAP shows where a field may stand but once.
+    /// The last field of that name, in any case: the instance that JMAP uses for a field that may occur only once.
     pub fn last(&self, name: &str) -> Option<Field<'m>> {
         self.all(name).last()
     }
@@ -83,7 +83,7 @@ impl<'m> Header<'m> {
         self.fields().filter(move |field| field.is(name))
     }
 
-    /// Octets of the header with the empty line after it: where the body begins.
+    /// The length of the header in octets, including the empty line after it: the offset of the body.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -95,7 +95,7 @@ impl<'m> Field<'m> {
         self.name.eq_ignore_ascii_case(name)
     }
 
-    /// A field from its lines; white space before the colon is obsolete syntax.
+    /// Parses a field from its lines; white space before the colon is obsolete syntax.
     fn parse(lines: &'m [u8]) -> Option<Self> {
         let (name, value) = lines.split_at(memchr(b':', lines)?);
         let name = std::str::from_utf8(name).ok()?.trim_end_matches([' ', '\t']);
@@ -109,7 +109,7 @@ pub(crate) fn is_field_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
-/// The first line with its line break, and what follows; none at the end.
+/// The first line with its line break, and what follows; `None` at the end.
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
     if length == 0 { None } else { bytes.split_at_checked(length) }

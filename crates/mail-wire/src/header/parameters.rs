@@ -9,7 +9,7 @@ use crate::{charset, transfer::octet};
 /// A value with parameters: that of Content-Type or Content-Disposition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// What stands before the first semicolon, in lower case, without white space and comments: `text/plain`, `attachment`.
+    /// The text before the first semicolon, in lower case, without white space and comments: `text/plain`, `attachment`.
     pub value: String,
     /// Names in lower case and decoded values, in order of their first appearance, each name once.
     pub parameters: Vec<(String, String)>,
@@ -22,10 +22,11 @@ impl Parameters {
     }
 }
 
-/// Reads a value with parameters, RFC 2045 and RFC 2231 (continuations, charsets).
+/// Parses a value with parameters, RFC 2045 and RFC 2231 (continuations, charsets).
 ///
-/// A parameter in RFC 2231's form precedes a plain one of the same name, and the first of two equal ones the second. The values of `name`
-/// and `filename` are also decoded by RFC 2047, and in NFC: no standard allows that, but mail in use has it.
+/// A parameter in RFC 2231's form takes precedence over a plain one of the same name, and the first of two equal ones over the
+/// second. The values of `name` and `filename` are also decoded by RFC 2047, and normalized to NFC: no standard allows that, but
+/// it occurs in real mail.
 pub fn as_parameters(value: &[u8]) -> Parameters {
     let mut pieces = Pieces { rest: value, has_quotes: true };
     let (head, first) = split_head(pieces.next().unwrap_or_default());
@@ -46,7 +47,7 @@ fn split_head(piece: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Adds what is between two semicolons; several sections if semicolons are missing after quotes.
+/// Adds the text between two semicolons; this may be several sections if semicolons are missing after quotes.
 fn push_sections(piece: &[u8], sections: &mut Vec<Section>) {
     let mut rest = piece;
     while let Some(at) = memchr(b'=', rest) {
@@ -65,11 +66,11 @@ struct Section {
     /// The number after the first `*`; 0 if there is none.
     number: u32,
     value: Vec<u8>,
-    /// Its place in the field.
+    /// Its index in the field.
     order: usize,
 }
 
-/// How a section is written; the best form is the first.
+/// The form of a section; the best form is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
     /// `name*=`, or `name*0*=`: with a charset, and octets in hexadecimal.
@@ -81,7 +82,7 @@ enum Form {
 }
 
 impl Section {
-    /// A section; none if the name is malformed.
+    /// A section; `None` if the name is malformed.
     fn new(name: &[u8], value: Vec<u8>, order: usize) -> Option<Self> {
         let name = lower_case(&without_comments(name));
         let (name, is_extended) = name.strip_suffix('*').map_or((name.as_str(), false), |name| (name, true));
@@ -104,7 +105,7 @@ impl Section {
     }
 }
 
-/// Puts sections together, in the order in which the parameters appear first.
+/// Joins sections, in the order in which the parameters first appear.
 fn join(mut sections: Vec<Section>) -> Vec<(String, String)> {
     sections.sort_by(|a, b| (&a.name, a.number, a.form, a.order).cmp(&(&b.name, b.number, b.form, b.order)));
     let mut joined: Vec<(usize, String, String)> = Vec::new();
@@ -142,13 +143,13 @@ fn value_of(first: &Section, sections: &[Section]) -> String {
     nfc(text.chars().filter(|character| !character.is_control()).collect())
 }
 
-/// The value of a parameter without RFC 2231: UTF-8 as RFC 6532 has it.
+/// The value of a parameter without RFC 2231: UTF-8 as in RFC 6532.
 fn plain_value(section: &Section) -> String {
     let is_name = matches!(section.name.as_str(), "name" | "filename");
     if is_name { as_text(&section.value) } else { String::from_utf8_lossy(&section.value).into_owned() }
 }
 
-/// The charset's label, and the decoded octets, of `charset'language'octets`. Without quotes all of it is octets of UTF-8.
+/// The charset's label, and the decoded octets, of `charset'language'octets`. Without the single quotes, all of it is octets of UTF-8.
 fn charset_and_octets(value: &[u8]) -> (&str, Vec<u8>) {
     let mut pieces = value.splitn(3, |byte| *byte == b'\'');
     let (Some(label), Some(_language), Some(octets)) = (pieces.next(), pieces.next(), pieces.next()) else {
@@ -158,7 +159,7 @@ fn charset_and_octets(value: &[u8]) -> (&str, Vec<u8>) {
     (if label.is_empty() { "utf-8" } else { label }, percent_decoded(octets))
 }
 
-/// Replaces `%` and two hexadecimal digits; others stay.
+/// Decodes `%` and two hexadecimal digits; anything else is unchanged.
 fn percent_decoded(value: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -175,9 +176,10 @@ fn percent_decoded(value: &[u8]) -> Vec<u8> {
     decoded
 }
 
-/// What stands between semicolons that are not in quotes.
+/// Iterates over the text between semicolons that are not in quotes.
 ///
-/// An unclosed quote would take all that follows. So it and later ones do not count as quotes, which also keeps the time linear.
+/// An unclosed quote would include everything that follows. So it and later ones do not count as quotes, which also keeps the
+/// time linear.
 struct Pieces<'v> {
     rest: &'v [u8],
     has_quotes: bool,
@@ -199,7 +201,7 @@ impl<'v> Iterator for Pieces<'v> {
     }
 }
 
-/// Octets before the first semicolon that is not in quotes, or all; none if a quote is not closed.
+/// The number of octets before the first semicolon that is not in quotes, or all; `None` if a quote is not closed.
 fn piece_length(value: &[u8]) -> Option<usize> {
     let mut is_in_quotes = false;
     let mut is_quoted = false;
@@ -215,7 +217,7 @@ fn piece_length(value: &[u8]) -> Option<usize> {
     (!is_in_quotes).then_some(value.len())
 }
 
-/// A parameter's value without quotes and quoted pairs, or without a comment that stands apart from it; and what follows quotes.
+/// A parameter's value without quotes and quoted pairs, or without a comment that is separated from it; and what follows the quotes.
 fn parameter_value(value: &[u8]) -> (Vec<u8>, &[u8]) {
     let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
     let value = value.trim_ascii();
@@ -232,7 +234,7 @@ fn parameter_value(value: &[u8]) -> (Vec<u8>, &[u8]) {
     (value, b"")
 }
 
-/// RFC 2045's token: visible ASCII but `tspecials`.
+/// RFC 2045's token: visible ASCII except `tspecials`.
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
 }

@@ -7,30 +7,30 @@ use super::encoded_word::EncodedWord;
 pub(super) enum Token<'v> {
     /// White space and folds.
     Space,
-    /// What stands between the parentheses of a comment, other comments included.
+    /// The text between the parentheses of a comment, including nested comments.
     Comment(&'v [u8]),
-    /// What stands between quotes.
+    /// The text between quotes.
     Quoted(&'v [u8]),
     /// A domain literal with its brackets.
     Literal(&'v [u8]),
-    /// An encoded word that stands apart from other words, and its octets.
+    /// An encoded word that is separated from other words, and its octets.
     Encoded(EncodedWord<'v>, &'v [u8]),
     /// Other octets: letters, digits, dots, UTF-8.
     Atom(&'v [u8]),
-    /// One of `< > , ; : @`, or a quote that nothing closes.
+    /// One of `< > , ; : @`, or an unclosed quote.
     Special(u8),
 }
 
 /// Splits a structured field into tokens.
 ///
-/// An unclosed parenthesis or quote would take all that follows. So it and later ones do not count as delimiters, which keeps the
-/// addresses, and the time linear.
+/// An unclosed parenthesis or quote would include everything that follows. So it and later ones do not count as delimiters, which
+/// preserves the addresses, and keeps the time linear.
 #[derive(Clone, Debug)]
 pub(super) struct Scanner<'v> {
     rest: &'v [u8],
     has_comments: bool,
     has_quotes: bool,
-    /// The last token was a word, to which an encoded word must not be glued.
+    /// The last token was a word, so an encoded word directly after it is not decoded.
     is_behind_word: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'v> Scanner<'v> {
         memchr::memchr2(b'<', b'>', self.rest).and_then(|at| self.rest.get(at)) == Some(&b'>')
     }
 
-    /// What has not been read.
+    /// The octets that have not been read.
     pub(super) fn rest(&self) -> &'v [u8] {
         self.rest
     }
@@ -54,7 +54,7 @@ impl<'v> Scanner<'v> {
         self.find(|token| !matches!(token, Token::Space | Token::Comment(_)))
     }
 
-    /// What stands before the next `end`, which is passed over too; none, and nothing is passed over, if there is no `end`.
+    /// The octets before the next `end`, which is skipped too; `None`, and nothing is skipped, if there is no `end`.
     pub(super) fn take_until(&mut self, end: u8) -> Option<&'v [u8]> {
         let at = memchr::memchr(end, self.rest)?;
         let (taken, rest) = self.rest.split_at(at);
@@ -145,7 +145,7 @@ pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Octets of the comment at the beginning, with all comments in it; none if it isn't closed.
+/// The length of the comment at the beginning, with all nested comments; `None` if it isn't closed.
 fn comment_length(value: &[u8]) -> Option<usize> {
     let mut depth = 0_usize;
     let mut is_quoted = false;
@@ -162,7 +162,7 @@ fn comment_length(value: &[u8]) -> Option<usize> {
     None
 }
 
-/// Octets of the quoted string at the beginning; none if it isn't closed.
+/// The length of the quoted string at the beginning; `None` if it isn't closed.
 fn quoted_length(value: &[u8]) -> Option<usize> {
     let mut is_quoted = false;
     for (at, byte) in value.iter().enumerate().skip(1) {
@@ -176,14 +176,14 @@ fn quoted_length(value: &[u8]) -> Option<usize> {
     None
 }
 
-/// Octets of the domain literal at the beginning; none if it isn't closed before the next delimiter.
+/// The length of the domain literal at the beginning; `None` if it isn't closed before the next delimiter.
 fn literal_length(value: &[u8]) -> Option<usize> {
     let behind_first = value.get(1..)?;
     let at = behind_first.iter().position(|byte| b"]<>[(\",;".contains(byte))?;
     (behind_first.get(at) == Some(&b']')).then_some(at + 2)
 }
 
-/// The octets with quoted pairs replaced by what they quote.
+/// The octets with quoted pairs replaced by the quoted characters.
 pub(super) fn without_quoted_pairs(quoted: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(quoted.len());
     let mut rest = quoted;

@@ -11,12 +11,12 @@ pub fn as_raw(value: &[u8]) -> String {
     raw
 }
 
-/// The Text form: unfolded, without white space at its beginning, encoded words decoded where they stand apart, in NFC.
+/// The Text form: unfolded, without leading white space, encoded words decoded if they are separated from others, in NFC.
 pub fn as_text(value: &[u8]) -> String {
     nfc(unstructured(value, &[]))
 }
 
-/// Decodes unstructured text. `delimiters` stand alone beside white space: the parentheses of a comment.
+/// Decodes unstructured text. Each of the `delimiters` is a word of its own: the parentheses of a comment.
 pub(super) fn unstructured(value: &[u8], delimiters: &[u8]) -> String {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let is_end_of_word = |byte: &u8| is_space(byte) || delimiters.contains(byte);

@@ -6,14 +6,14 @@ const MECHANISM_BYTES_MAX: usize = 20;
 /// A line of a client in an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthResponse {
-    /// What it says.
+    /// The decoded response.
     Bytes(Vec<u8>),
-    /// `*`: it gives up.
+    /// `*`: the client gives up.
     Cancel,
 }
 
 impl AuthResponse {
-    /// Parses the line that answers a challenge, without its line break. `None` when it is not base64.
+    /// Parses the line that answers a challenge, without its line break. `None` if it is not base64.
     pub fn parse(line: &[u8]) -> Option<Self> {
         if line == b"*" {
             return Some(Self::Cancel);
@@ -21,7 +21,7 @@ impl AuthResponse {
         base64_simd::STANDARD.decode_to_vec(line).ok().map(Self::Bytes)
     }
 
-    /// Parses the response that is in the command: `=` is an empty one. `None` when it is not base64.
+    /// Parses the response in the command itself: `=` is an empty one. `None` if it is not base64.
     pub fn parse_initial(text: &str) -> Option<Vec<u8>> {
         match text {
             "=" => Some(Vec::new()),
@@ -31,7 +31,7 @@ impl AuthResponse {
     }
 }
 
-/// A challenge as the text of a 334 reply has it.
+/// A challenge as the text of a 334 reply.
 pub fn challenge_text(challenge: &[u8]) -> String {
     base64_simd::STANDARD.encode_to_string(challenge)
 }

@@ -2,14 +2,15 @@ use memchr::memchr2;
 
 use super::Newlines;
 
-/// Decodes the chunks of a message that came by `BDAT` (RFC 3030).
+/// Decodes the chunks of a message that is sent with `BDAT` (RFC 3030).
 ///
-/// The length of a chunk says where it ends, so a bare CR or LF can't end the message early for anybody: it is not refused as after
-/// `DATA`. In text it becomes CRLF, because other programs write none; bytes of `BODY=BINARYMIME` stay as they are.
+/// The length of a chunk determines where it ends, so no server takes a bare CR or LF for the end of the message: it is not
+/// refused as after `DATA`. In text it becomes CRLF, because other programs write none; bytes of `BODY=BINARYMIME` stay as they
+/// are.
 #[derive(Clone, Debug)]
 pub struct ChunkDecoder {
     is_text: bool,
-    /// Whether a CR was read and what follows it was not.
+    /// Whether the last byte was a CR.
     is_after_cr: bool,
 }
 
@@ -58,7 +59,7 @@ impl ChunkDecoder {
 }
 
 impl Newlines {
-    /// Whether a text has only line breaks of CRLF.
+    /// Whether all line breaks of a text are CRLF.
     #[cfg(test)]
     fn are_clean(text: &[u8]) -> bool {
         let without: Vec<&[u8]> = text.split(|b| *b == b'\n').collect();

@@ -13,15 +13,15 @@ pub enum Command<'l> {
     Ehlo(&'l str),
     /// `LHLO name`, LMTP's `EHLO`.
     Lhlo(&'l str),
-    /// `MAIL FROM:<sender> parameters`; the sender of a notice is `None`.
+    /// `MAIL FROM:<sender> parameters`; the sender of a notification is `None`.
     Mail(Option<Mailbox<'l>>, MailParameters<'l>),
     /// `RCPT TO:<recipient> parameters`.
     Rcpt(ForwardPath<'l>, RcptParameters<'l>),
     /// `DATA`.
     Data,
-    /// `BDAT bytes [LAST]`. So many bytes of the message follow.
+    /// `BDAT bytes [LAST]`. This many bytes of the message follow.
     Bdat {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
         /// Whether the message ends with them.
         is_last: bool,
@@ -44,7 +44,7 @@ pub enum Command<'l> {
     Auth {
         /// The name of the mechanism, in any case.
         mechanism: &'l str,
-        /// The response that is in the command, see [`super::AuthResponse::parse_initial`].
+        /// The response in the command itself, see [`super::AuthResponse::parse_initial`].
         response: Option<&'l str>,
     },
 }
@@ -52,28 +52,28 @@ pub enum Command<'l> {
 /// How strictly commands are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// As RFC 5321 has them, and as other servers write them.
+    /// As defined by RFC 5321, and as other servers write them.
     Strict,
-    /// With what mail clients get wrong: a space before a path, and untagged IPv6 literals in `EHLO`.
+    /// With common mistakes of mail clients: a space before a path, and untagged IPv6 literals in `EHLO`.
     Lenient,
 }
 
-/// Why a line is no command.
+/// Why a line is not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// It begins with no known word.
+    /// It does not begin with a known verb.
     #[error("the command is not known")]
     Unknown,
     /// It has a control character, or is not UTF-8.
     #[error("the command has a character that it can't have")]
     Character,
-    /// What follows the word can't be parsed. The text is the form that it must have.
+    /// What follows the verb can't be parsed. The text is the required syntax.
     #[error("use {0}")]
     Syntax(&'static str),
     /// The length of a `BDAT` command can't be parsed, so that the end of what follows it isn't known.
     #[error("the length of the chunk can't be parsed")]
     ChunkLength,
-    /// A parameter is not known, or not offered.
+    /// A parameter is unknown, or not offered.
     #[error("a parameter is not known")]
     Parameter,
 }
@@ -91,7 +91,7 @@ impl<'l> Command<'l> {
     /// Parses a line without its line break.
     ///
     /// # Errors
-    /// The line is no command, in one of the ways of [`CommandError`].
+    /// The line is not a command, for one of the reasons of [`CommandError`].
     pub fn parse(line: &'l [u8]) -> Result<Self, CommandError> {
         Self::parse_as(line, Form::Strict)
     }
@@ -164,7 +164,7 @@ fn host(text: &str, form: Form) -> Result<&str, CommandError> {
     if is_host { Ok(text) } else { Err(CommandError::Syntax(HELLO)) }
 }
 
-/// What follows `FROM:` or `TO:`.
+/// The text after `FROM:` or `TO:`.
 fn after_keyword<'l>(text: &'l str, keyword: &str, form: Form) -> Option<&'l str> {
     let (start, rest) = text.split_at_checked(keyword.len())?;
     let rest = if form == Form::Lenient { rest.trim_start_matches(' ') } else { rest };

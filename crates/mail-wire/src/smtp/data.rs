@@ -3,20 +3,20 @@ use memchr::memchr2;
 /// The longest line of a text. RFC 5321 §4.5.3.1.6 has 1,000 bytes; programs send longer ones.
 pub const TEXT_LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What happens with a CR or LF alone.
+/// How a bare CR or LF is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Newlines {
-    /// The message is refused: [`DataDecoder::error`]. A relay that takes one for a line break sees another end of the message
+    /// The message is refused: [`DataDecoder::error`]. A relay that treats one as a line break sees another end of the message
     /// (CVE-2023-51764).
     Strict,
     /// It becomes CRLF. The end of the message is still `CRLF.CRLF` only.
     Repaired,
 }
 
-/// Why a message must be refused, once its end was read.
+/// Why a message must be refused, after its end was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DataError {
-    /// It has a CR or LF alone.
+    /// It has a bare CR or LF.
     #[error("the message has a CR or LF that is not part of CRLF")]
     BareNewline,
     /// A line is longer than [`TEXT_LINE_BYTES_MAX`].
@@ -26,17 +26,17 @@ pub enum DataError {
 
 /// Decodes what follows `DATA`: finds the end, and removes the dots that the client has put before lines that begin with one.
 ///
-/// The end is `CRLF.CRLF` and nothing else; before the first byte stands the CRLF of the command.
+/// The end is `CRLF.CRLF` and nothing else; the CRLF of the command counts as the line break before the first byte.
 #[derive(Clone, Debug)]
 pub struct DataDecoder {
     newlines: Newlines,
     at: At,
     error: Option<DataError>,
-    /// Bytes of the current line so far.
+    /// The number of bytes in the current line so far.
     line_bytes: usize,
 }
 
-/// What was read last. `after_crlf` says whether the line began after CRLF, and not after a repaired line break.
+/// The decoder's state after the last byte. `after_crlf` is whether the line began after CRLF, and not after a repaired line break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     LineStart { after_crlf: bool },
@@ -58,13 +58,13 @@ impl DataDecoder {
         self.at == At::End
     }
 
-    /// Why the message must be refused, if that is known by now. What was decoded since is not complete.
+    /// Why the message must be refused, if that is known by now. What was decoded since then is incomplete.
     pub fn error(&self) -> Option<DataError> {
         self.error
     }
 
-    /// Decodes bytes and appends the message to `out`, at most two bytes for each. Returns how many were consumed: all, or those up to
-    /// the end.
+    /// Decodes bytes and appends the message to `out`, at most two bytes for each. Returns how many were consumed: all, or those
+    /// up to the end.
     pub fn decode(&mut self, input: &[u8], out: &mut Vec<u8>) -> usize {
         let mut rest = input;
         while let Some((&byte, after)) = rest.split_first() {
@@ -82,7 +82,7 @@ impl DataDecoder {
                 At::Dot { after_crlf } if byte == b'\r' => self.at = At::DotCr { after_crlf },
                 At::DotCr { after_crlf: true } if byte == b'\n' => self.at = At::End,
                 At::DotCr { .. } => {
-                    // The line was a dot alone, and either began or ends otherwise than by CRLF.
+                    // The line was a single dot, and does not both begin and end with CRLF.
                     self.push(b".", out);
                     self.at = At::Cr;
                     continue;
@@ -158,7 +158,7 @@ mod tests {
         *,
     };
 
-    /// What a strict decoder makes of the bytes: the message, or why it is refused; and what follows it.
+    /// The result of a strict decoder: the message, or why it is refused; and the bytes after its end.
     fn strict(input: &[u8]) -> (Result<Vec<u8>, DataError>, Vec<u8>) {
         let (decoder, message, consumed) = decode_data(Newlines::Strict, input, &[]);
         assert!(decoder.is_done(), "{input:?} has no end");
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(strict(b".a\r\n.\r\n").0.unwrap(), b"a\r\n");
     }
 
-    /// CVE-2023-51764 and its relatives: each of these ended the message for some server.
+    /// CVE-2023-51764 and related attacks: each of these ended the message for some server.
     #[test]
     fn sm5_bare_newlines_around_a_dot_never_end_a_message() {
         for end in [

@@ -10,12 +10,12 @@ pub struct LineReader {
     is_skipping: bool,
 }
 
-/// What stands at the beginning of a buffer.
+/// The result of reading at the beginning of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLine<'b> {
-    /// Bytes that are done with: the caller removes them from its buffer.
+    /// Bytes that are processed: the caller removes them from its buffer.
     pub consumed: usize,
-    /// A line without its line break; `None` when more bytes are needed.
+    /// A line without its line break; `None` if more bytes are needed.
     pub line: Option<Result<&'b [u8], LineError>>,
 }
 
@@ -25,7 +25,7 @@ pub enum LineError {
     /// It is longer than [`COMMAND_LINE_BYTES_MAX`].
     #[error("the command line is too long")]
     TooLong,
-    /// It ends with LF alone. A relay in front may see another line there, so nothing after it can be trusted.
+    /// It ends with a bare LF. A relay in front of this server may see another line there, so nothing after it can be trusted.
     #[error("the command line does not end with CRLF")]
     BareNewline,
 }

@@ -1,10 +1,10 @@
-//! The bytes of SMTP (RFC 5321) and LMTP (RFC 2033), as a server reads and writes them.
+//! The byte format of SMTP (RFC 5321) and LMTP (RFC 2033), as a server reads and writes it.
 //!
 //! - [`LineReader`] finds command lines, [`Command`] parses one.
-//! - [`AuthResponse`] reads the lines of a log-in.
+//! - [`AuthResponse`] parses the lines of a log-in.
 //! - [`Reply`] writes replies.
 //! - [`DataDecoder`] decodes what follows `DATA`, [`ChunkDecoder`] what follows `BDAT` (RFC 3030).
-//! - [`peer`] is the other side: commands and messages to other servers, and what these reply.
+//! - [`peer`] is the client side: commands and messages to other servers, and their replies.
 //!
 //! All decoders are incremental: however the bytes are split, the result is the same.
 

@@ -13,7 +13,7 @@ const ORIGINAL_BYTES_MAX: usize = 500;
 /// RFC 4954 §5.
 const AUTH_BYTES_MAX: usize = 500;
 
-/// What a `MAIL` command says of the message.
+/// The parameters of a `MAIL` command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailParameters<'l> {
     /// `SIZE=` (RFC 1870). A number beyond 64 bits is the largest.
@@ -22,20 +22,20 @@ pub struct MailParameters<'l> {
     pub body: Body,
     /// `SMTPUTF8` (RFC 6531).
     pub is_utf8: bool,
-    /// `AUTH=` (RFC 4954 §5), as it was given: who has submitted the message says the client.
+    /// `AUTH=` (RFC 4954 §5), as it was received: who has submitted the message, according to the client.
     pub auth: Option<&'l str>,
     /// `RET=` (RFC 3461 §4.3).
     pub returned: Option<Return>,
-    /// `ENVID=` (RFC 3461 §4.4), as it was given: in `xtext`.
+    /// `ENVID=` (RFC 3461 §4.4), as it was received: in `xtext`.
     pub envelope_id: Option<&'l str>,
     /// `HOLDFOR=` or `HOLDUNTIL=` (RFC 4865).
     pub hold: Option<Hold>,
 }
 
-/// What the bytes of a message may be.
+/// Which bytes a message may contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
-    /// `7BIT`, or nothing was said.
+    /// `7BIT`, or no parameter.
     #[default]
     SevenBit,
     /// `8BITMIME`: lines of any bytes.
@@ -56,22 +56,23 @@ pub enum Return {
 /// When a message is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// After so many seconds.
+    /// After this many seconds.
     For(u64),
     /// At a time, in seconds since 1970.
     Until(i64),
 }
 
-/// What a `RCPT` command says of the recipient.
+/// The parameters of a `RCPT` command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RcptParameters<'l> {
     /// `NOTIFY=` (RFC 3461 §4.1).
     pub notify: Option<Notify>,
-    /// `ORCPT=` (RFC 3461 §4.2), as it was given: a type, a semicolon, and an address in `xtext` or, of the type `utf-8`, as RFC 6533 §3 has it.
+    /// `ORCPT=` (RFC 3461 §4.2), as it was received: a type, a semicolon, and an address in `xtext` or, for the type `utf-8`, as
+    /// in RFC 6533 §3.
     pub original: Option<&'l str>,
 }
 
-/// When the fate of a recipient is reported. `NEVER` is all false.
+/// Which outcomes of a recipient are reported. `NEVER` is all false.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notify {
     /// `SUCCESS`.
@@ -82,7 +83,7 @@ pub struct Notify {
     pub on_delay: bool,
 }
 
-/// The parameters after a path: names, each perhaps with a value. `None` when no space precedes them.
+/// The parameters after a path: names, each with an optional value. `None` if no space precedes them.
 pub(super) fn words(rest: &str) -> Option<impl Iterator<Item = (&str, Option<&str>)>> {
     let is_separated = rest.is_empty() || rest.starts_with(' ');
     let words = rest.split(' ').filter(|word| !word.is_empty());

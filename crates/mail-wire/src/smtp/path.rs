@@ -1,11 +1,11 @@
 use std::fmt;
 
-/// RFC 5321 §4.5.3.1.1 to 3: a path has its angle brackets.
+/// RFC 5321 §4.5.3.1.1 to 3: the length of a path includes its angle brackets.
 const LOCAL_BYTES_MAX: usize = 64;
 const DOMAIN_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 256;
 
-/// A mailbox of the envelope, as it was written: a local part, perhaps in quotes, and a domain or an address literal.
+/// A mailbox of the envelope, as it was written: a local part, which may be quoted, and a domain or an address literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mailbox<'l> {
     /// The local part, with its quotes.
@@ -27,7 +27,7 @@ impl Mailbox<'_> {
     }
 }
 
-/// To whom a message goes.
+/// The recipient of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardPath<'l> {
     /// `<postmaster>`, in any case, without a domain.
@@ -36,7 +36,7 @@ pub enum ForwardPath<'l> {
     Mailbox(Mailbox<'l>),
 }
 
-/// A path in angle brackets at the beginning of a text, and what follows it. The mailbox is `None` for `<>`.
+/// Parses a path in angle brackets at the beginning of a text; also returns what follows it. The mailbox is `None` for `<>`.
 pub(super) fn reverse_path(text: &str) -> Option<(Option<Mailbox<'_>>, &str)> {
     if let Some(rest) = text.strip_prefix("<>") {
         return Some((None, rest));
@@ -45,7 +45,7 @@ pub(super) fn reverse_path(text: &str) -> Option<(Option<Mailbox<'_>>, &str)> {
     Some((Some(mailbox), rest))
 }
 
-/// A forward path at the beginning of a text, and what follows it.
+/// Parses a forward path at the beginning of a text; also returns what follows it.
 pub(super) fn forward_path(text: &str) -> Option<(ForwardPath<'_>, &str)> {
     const POSTMASTER: &str = "<postmaster>";
     if let Some((start, rest)) = text.split_at_checked(POSTMASTER.len())
@@ -79,9 +79,10 @@ fn without_route(text: &str) -> Option<&str> {
     is_route.then_some(rest)
 }
 
-/// A local part at the beginning of a text, with its quotes, and what follows it.
+/// Parses a local part at the beginning of a text, with its quotes; also returns what follows it.
 ///
-/// Dots may stand anywhere in it: RFC 5321 has them between other characters only, but addresses like `a..b@example.org` exist.
+/// Dots are accepted anywhere in it: RFC 5321 allows them only between other characters, but addresses like `a..b@example.org`
+/// exist.
 fn local_part(text: &str) -> Option<(&str, &str)> {
     let bytes = match text.strip_prefix('"') {
         Some(quoted) => quoted_bytes(quoted)? + 1,
@@ -105,7 +106,7 @@ fn quoted_bytes(text: &str) -> Option<usize> {
     None
 }
 
-/// A domain, as far as its characters say, or an address literal.
+/// Whether a text can be a domain, judged by its characters only, or an address literal.
 pub(super) fn is_domain(text: &str) -> bool {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or_default();
@@ -115,7 +116,7 @@ pub(super) fn is_domain(text: &str) -> bool {
     text.split('.').all(|label| !label.is_empty() && label.chars().all(is_label_char))
 }
 
-/// Also `_`, which hosts have although domains of mail have not.
+/// Also accepts `_`, which occurs in host names but not in mail domains.
 fn is_label_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_') || is_wide(c)
 }
@@ -124,7 +125,7 @@ fn is_atom_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || is_wide(c)
 }
 
-/// RFC 6531 §3.3 adds all other characters of Unicode; of those, spaces and controls can't be meant.
+/// RFC 6531 §3.3 adds all other characters of Unicode; spaces and controls among them are not accepted.
 fn is_wide(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace()
 }

@@ -6,7 +6,7 @@ use super::{
     peer::{Extensions, PeerReply, REPLY_BYTES_MAX, ReadReply, ReplyError, ReplyReader},
 };
 
-/// Bytes with the numbers of a fuzz input before them: the first byte says how many splits follow, two bytes each.
+/// Splits a fuzz input into offsets and bytes: the first byte is the number of offsets that follow, two bytes each.
 pub fn with_splits(input: &[u8]) -> (Vec<usize>, &[u8]) {
     let Some((&count, rest)) = input.split_first() else { return (Vec::new(), input) };
     let Some((numbers, rest)) = rest.split_at_checked(usize::from(count % 16) * 2) else {
@@ -16,7 +16,7 @@ pub fn with_splits(input: &[u8]) -> (Vec<usize>, &[u8]) {
     (numbers.chunks(2).map(split).collect(), rest)
 }
 
-/// The pieces of an input that is split at these offsets, in any order.
+/// The pieces of an input that is split at these offsets, which may be in any order.
 fn pieces<'i>(input: &'i [u8], splits: &[usize]) -> Vec<&'i [u8]> {
     let mut offsets: Vec<usize> = splits.iter().map(|split| (*split).min(input.len())).collect();
     offsets.extend([0, input.len()]);
@@ -59,7 +59,7 @@ pub fn dot_stuffed(message: &[u8]) -> Vec<u8> {
 /// A message ends at the first `CRLF.CRLF` and nowhere else, whatever the splits; a repaired one has no bare CR or LF.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn data(input: &[u8], splits: &[usize]) {
     let with_command = [b"\r\n", input].concat();
     let end = with_command.windows(5).position(|window| window == b"\r\n.\r\n").map(|at| at + 3);
@@ -102,10 +102,10 @@ pub fn decode_chunks(is_text: bool, input: &[u8], splits: &[usize]) -> Vec<u8> {
     message
 }
 
-/// Splits don't change what chunks decode to; text has no bare CR or LF, and other bytes stay as they are.
+/// Splits don't change the result of decoding chunks; text has no bare CR or LF, and other bytes stay as they are.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn chunks(input: &[u8], splits: &[usize]) {
     let text = decode_chunks(true, input, splits);
     assert_eq!(text, decode_chunks(true, input, &[]));
@@ -130,10 +130,10 @@ pub fn lines_of(input: &[u8], splits: &[usize]) -> Vec<Result<Vec<u8>, LineError
     lines
 }
 
-/// Splits don't change the lines, and each parses to a command or an error.
+/// Splits don't change the lines, and each is parsed to a command or an error.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn lines(input: &[u8], splits: &[usize]) {
     let lines = lines_of(input, splits);
     assert_eq!(lines, lines_of(input, &[]));
@@ -142,10 +142,10 @@ pub fn lines(input: &[u8], splits: &[usize]) {
     }
 }
 
-/// A line parses to a command or an error; a path is short and reads back, and any text is one reply.
+/// A line is parsed to a command or an error; a path is short and parsed again to the same path, and any text is one reply.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn command(line: &[u8]) {
     if let Ok(Command::Mail(Some(mailbox), _)) = Command::parse(line) {
         let text = mailbox.to_string();
@@ -177,7 +177,7 @@ pub fn command(line: &[u8]) {
 /// The replies of an input that arrives in pieces.
 ///
 /// # Errors
-/// It has something that is no reply.
+/// It contains something that is not a reply.
 pub fn replies(input: &[u8], splits: &[usize]) -> Result<Vec<PeerReply>, ReplyError> {
     let (mut reader, mut buffer, mut replies) = (ReplyReader::default(), Vec::new(), Vec::new());
     for piece in pieces(input, splits) {
@@ -193,11 +193,11 @@ pub fn replies(input: &[u8], splits: &[usize]) -> Result<Vec<PeerReply>, ReplyEr
     Ok(replies)
 }
 
-/// Splits don't change the replies of a server; their texts have no control characters and are bounded, and any of them can be read as that to
-/// `EHLO`.
+/// Splits don't change the replies of a server; their texts have no control characters and are bounded, and any of them can be
+/// parsed as a reply to `EHLO`.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn peer(input: &[u8], splits: &[usize]) {
     let found = replies(input, splits);
     assert_eq!(found, replies(input, &[]));
@@ -210,7 +210,7 @@ pub fn peer(input: &[u8], splits: &[usize]) {
     }
 }
 
-/// Parameters are short, and what is in `xtext` reads back.
+/// Parameters are short, and `xtext` can be decoded and encoded to the same text.
 fn parameters(command: Command<'_>) {
     match command {
         Command::Mail(_, parameters) => {

@@ -1,4 +1,4 @@
-/// The longest line of a text: a whole reply line has 512 bytes at most (RFC 5321 §4.5.3.1.5).
+/// The longest line of a text: a whole reply line has at most 512 bytes (RFC 5321 §4.5.3.1.5).
 const TEXT_BYTES_MAX: usize = 480;
 
 /// A reply to a command.
@@ -6,9 +6,9 @@ const TEXT_BYTES_MAX: usize = 480;
 pub struct Reply<'t> {
     /// Three digits.
     pub code: u16,
-    /// The enhanced status (RFC 3463), as `2.1.5`; empty where none belongs (RFC 2034 §3).
+    /// The enhanced status (RFC 3463), as `2.1.5`; empty if there must be none (RFC 2034 §3).
     pub status: &'t str,
-    /// What people read. Each line of it is a line of the reply.
+    /// The text for people. Each line of it is a line of the reply.
     pub text: &'t str,
 }
 
@@ -18,12 +18,12 @@ impl<'t> Reply<'t> {
         Self { code, status, text }
     }
 
-    /// Whether it refuses for good.
+    /// Whether it is a permanent refusal.
     pub const fn is_permanent(&self) -> bool {
         self.code >= 500
     }
 
-    /// Appends the reply to `out`. Whatever the text is, it is one reply: control characters become `?`, long lines are cut.
+    /// Appends the reply to `out`. Whatever the text is, it is one reply: control characters become `?`, long lines are truncated.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut lines = self.text.split('\n').peekable();
         while let Some(line) = lines.next() {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Whether a text is `xtext`: visible ASCII without `=`, where `+` begins two upper case hex digits.
+/// Whether a text is `xtext`: visible ASCII without `=`, where two upper case hex digits follow each `+`.
 pub fn is_xtext(text: &str) -> bool {
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -16,7 +16,7 @@ pub fn is_xtext(text: &str) -> bool {
     true
 }
 
-/// What `xtext` stands for; bytes that are not UTF-8 become U+FFFD. A text that is no `xtext` is left as it is.
+/// Decodes `xtext`; bytes that are not UTF-8 become U+FFFD. A text that is not `xtext` is returned unchanged.
 pub fn decode_xtext(text: &str) -> Cow<'_, str> {
     if !text.contains('+') || !is_xtext(text) {
         return Cow::Borrowed(text);
@@ -37,7 +37,7 @@ pub fn decode_xtext(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// A text as `xtext`: each byte that can't stand for itself as `+` and two hex digits.
+/// A text as `xtext`: each byte that must be encoded as `+` and two hex digits.
 pub fn encode_xtext(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -50,7 +50,7 @@ pub fn encode_xtext(text: &str) -> String {
     encoded
 }
 
-/// Whether a text is an address of the type `utf-8` (RFC 6533 §3): `utf-8-addr-xtext`, or with characters beyond ASCII
+/// Whether a text is an address of the type `utf-8` (RFC 6533 §3): `utf-8-addr-xtext`, or with non-ASCII characters
 /// `utf-8-addr-unitext`.
 pub(super) fn is_utf8_address(text: &str) -> bool {
     let mut rest = text;

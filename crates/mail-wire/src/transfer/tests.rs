@@ -30,8 +30,8 @@ fn e8_base64_is_decoded_as_far_as_it_goes() {
         (b"aGVs\r\nbG8g\r\nd29ybGQ=\r\n", b"hello world", false),
         (b" aG Vs\tbG8g\nd29ybGQ = ", b"hello world", false),
         (b"YQ==", b"a", false),
-        (b"YR==", b"a", false), // bits left over that are not zero
-        (b"YQ", b"a", true),    // cut
+        (b"YR==", b"a", false), // leftover bits that are not zero
+        (b"YQ", b"a", true),    // truncated
         (b"YWI", b"ab", true),
         (b"YWJj", b"abc", false),
         (b"YWJjZ", b"abc", true),

@@ -1,7 +1,7 @@
-//! What DMARC found of received messages, day by day, for the console and for aggregate reports (RFC 7489 §7.2).
+//! DMARC results of received messages by day, for the console and for aggregate reports (RFC 7489 §7.2).
 //!
-//! A row is what messages have in common that a report counts together. The rows of a day are bounded: further messages are counted in one row without
-//! a domain, see [`Row::others`]. Days are those of UTC, numbered since 1970.
+//! A row stands for messages that a report counts together, since they have the same properties. The rows of a day are bounded:
+//! further messages are counted in one row without a domain, see [`Row::others`]. Days are those of UTC, numbered since 1970.
 
 mod read;
 mod row;
@@ -30,19 +30,19 @@ const ACCOUNT: AccountId = AccountId(194);
 const STEP: usize = 256;
 /// How often a commit is planned again when other servers' commits come before it.
 const TRIES_MAX: usize = 32;
-/// The longest DMARC record that is kept. Of a longer one no report is made.
+/// The longest DMARC record that is kept. No report is sent for a longer one.
 const RECORD_BYTES_MAX: usize = 2_048;
 
-/// Messages of one row that are added.
+/// Messages to add to one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRow {
     /// The day on which they were received.
     pub day: u64,
     /// What they have in common.
     pub row: Row,
-    /// The DMARC record of the domain, as it was seen last.
+    /// The DMARC record of the domain, as last seen.
     pub record: Option<String>,
-    /// How many they are.
+    /// The number of messages.
     pub count: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct NewRow {
 pub struct DmarcRows {
     records: Arc<dyn Records>,
     rows_per_day_max: usize,
-    /// Held while records change: edits of this process don't conflict.
+    /// Held while records change, so that edits of this process don't conflict.
     turn: Arc<Mutex<()>>,
 }
 
@@ -61,7 +61,7 @@ impl DmarcRows {
         Self { records, rows_per_day_max, turn: Arc::default() }
     }
 
-    /// Adds messages to rows, and removes those from `rows` that were added.
+    /// Adds messages to their rows, and removes from `rows` those that were added.
     ///
     /// # Errors
     /// Those of a commit: `rows` still has what is not known to have been added. After `Full` and `Unavailable` some of it may have been.
@@ -90,7 +90,7 @@ impl DmarcRows {
         }
     }
 
-    /// The changes that add messages to their rows. Those that no row is left for are added to the row of all others.
+    /// The changes that add messages to their rows. Messages for which no row is left are added to the row of all others.
     async fn plan(&self, rows: &[NewRow]) -> Result<Vec<Change>, Error> {
         let mut room: HashMap<u64, usize> = HashMap::new();
         let mut planned: HashMap<(u64, Row), Planned> = HashMap::new();
@@ -119,7 +119,7 @@ impl DmarcRows {
         planned.into_iter().map(|((day, row), plan)| change(day, row, plan)).collect()
     }
 
-    /// What is planned for a row already, or what its record says; `None` for a new row.
+    /// The row as already planned, or else as stored; `None` for a new row.
     async fn planned(
         &self,
         planned: &HashMap<(u64, Row), Planned>,
@@ -148,7 +148,7 @@ impl DmarcRows {
         Ok(self.rows_per_day_max.saturating_sub(usize::try_from(rows).unwrap_or(usize::MAX)))
     }
 
-    /// Notes that the report of a domain about a day was sent, or that none is sent.
+    /// Records that the report of a domain about a day was sent, or that none will be sent.
     ///
     /// # Errors
     /// Those of a commit; repeating is safe.
@@ -160,7 +160,7 @@ impl DmarcRows {
         self.records.commit(ACCOUNT, Commit::of([change])).await.map(drop)
     }
 
-    /// Whether the report of a domain about a day was noted as sent.
+    /// Whether [`DmarcRows::note_reported`] was called for the report of a domain about a day.
     ///
     /// # Errors
     /// Those of a query.
@@ -172,7 +172,7 @@ impl DmarcRows {
         Ok(!self.records.query(ACCOUNT, &query).await?.ids.is_empty())
     }
 
-    /// Forgets the days before one; returns how many rows and notes that were.
+    /// Removes the rows and notes of all days before `day`; returns how many records were removed.
     ///
     /// # Errors
     /// Those of a commit; repeating goes on.
@@ -193,7 +193,7 @@ impl DmarcRows {
                 let changes = ids.into_iter().map(|id| Change::Destroy { kind: dmarc_seen::KIND, id });
                 match self.records.commit(ACCOUNT, Commit::of(changes)).await {
                     Ok(_) => forgotten += count,
-                    // Another server forgets the same.
+                    // Another server has removed some of the same records.
                     Err(error) if error.kind() == ErrorKind::NotFound && failures < TRIES_MAX => {
                         failures += 1;
                     }
@@ -213,7 +213,7 @@ impl DmarcRows {
     }
 }
 
-/// What a row will be.
+/// A row as it will be after the commit.
 #[derive(Clone, Debug, Default)]
 struct Planned {
     id: Option<RecordId>,

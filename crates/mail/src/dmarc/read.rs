@@ -14,10 +14,11 @@ use crate::{
     schema::dmarc_seen,
 };
 
-/// What was found of the messages of a domain in a day.
+/// The DMARC results of a domain's messages in a day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainSeen {
-    /// The domain whose DMARC record was applied; empty for the messages beyond the rows of the day. One of more than 128 bytes is `#` and a hash.
+    /// The domain whose DMARC record was applied; empty for messages beyond the rows of the day. A domain of more than 128 bytes is
+    /// `#` and a hash.
     pub domain: String,
     /// Its messages that passed.
     pub passed: u64,
@@ -30,9 +31,9 @@ pub struct DomainSeen {
 pub struct SeenRow {
     /// What they have in common.
     pub row: Row,
-    /// The DMARC record of the domain, as it was seen last with this row.
+    /// The DMARC record of the domain, as last seen with this row.
     pub record: Option<String>,
-    /// How many they are.
+    /// The number of messages.
     pub count: u64,
 }
 
@@ -121,7 +122,7 @@ impl DmarcRows {
         Ok(RowPage { rows, next: page.next })
     }
 
-    /// The domains of a day with whose reports the server is done, and whether one was sent: none goes to a domain that asks for none.
+    /// The domains of a day whose reports are done, and whether one was sent: a domain that asks for no report gets none.
     ///
     /// # Errors
     /// Those of a query.

@@ -30,22 +30,22 @@ impl Disposition {
     }
 }
 
-/// A DKIM signature that was looked at.
+/// A DKIM signature that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DkimSeen {
     /// `d=`.
     pub domain: String,
     /// `s=`.
     pub selector: String,
-    /// A word of RFC 8601 §2.7.1, as `pass`.
+    /// A result word of RFC 8601 §2.7.1, such as `pass`.
     pub result: String,
 }
 
-/// Which name of the sender SPF was asked about.
+/// Which name of the sender SPF was checked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpfScope {
-    /// The name that the client gave itself.
+    /// The name that the client gave in HELO or EHLO.
     Helo,
     /// The domain of the envelope sender.
     Mfrom,
@@ -61,14 +61,14 @@ impl SpfScope {
     }
 }
 
-/// What SPF said.
+/// The result of SPF.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SpfSeen {
-    /// The domain that was asked for.
+    /// The domain that was checked.
     pub domain: String,
-    /// What it is the domain of.
+    /// Where that domain comes from.
     pub scope: SpfScope,
-    /// A word of RFC 8601 §2.7.2, as `softfail`.
+    /// A result word of RFC 8601 §2.7.2, such as `softfail`.
     pub result: String,
 }
 
@@ -86,7 +86,7 @@ pub struct Row {
     pub dkim_aligned: bool,
     /// Whether SPF passed for an aligned domain.
     pub spf_aligned: bool,
-    /// Why what was done is not what the policy asks for: a word of `PolicyOverrideType`, as `local_policy`.
+    /// Why the disposition is not what the policy asks for: a word of `PolicyOverrideType`, such as `local_policy`.
     pub reason: Option<String>,
     /// The domain of `From`.
     pub header_from: String,
@@ -94,12 +94,12 @@ pub struct Row {
     pub envelope_from: String,
     /// The signatures.
     pub dkim: Vec<DkimSeen>,
-    /// SPF.
+    /// The result of SPF.
     pub spf: Option<SpfSeen>,
 }
 
 impl Row {
-    /// The row of the messages of a day for which no other row is left.
+    /// The row for the messages of a day for which no other row is left.
     pub fn others() -> Self {
         Self {
             domain: String::new(),
@@ -115,7 +115,7 @@ impl Row {
         }
     }
 
-    /// Whether it is that row.
+    /// Whether this is [`Row::others`].
     pub fn is_others(&self) -> bool {
         self.domain.is_empty()
     }
@@ -144,7 +144,7 @@ impl Stored {
     }
 }
 
-/// The body of a note that a report was sent, or that none is.
+/// The body of a note that a report was sent, or that none will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     sent: bool,
@@ -160,7 +160,7 @@ pub(super) fn was_sent(record: &Record) -> bool {
     serde_json::from_slice(&record.body.bytes).is_ok_and(|note: Note| note.sent)
 }
 
-/// The 64 bits by which a row is found.
+/// The 64-bit hash by which a row is found.
 pub(super) fn key_hash(day: u64, row: &Row) -> Result<u64, Error> {
     let mut hash = Sha256::new();
     hash.update(day.to_be_bytes());

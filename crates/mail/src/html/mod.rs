@@ -4,8 +4,8 @@ mod entities;
 
 use memchr::{memchr, memmem};
 
-/// The text to search in: without markup, comments, scripts and styles, entities decoded; the attributes `alt` and `title` are
-/// kept. White space is collapsed, and a block begins on a new line. Takes time linear in the length of any input.
+/// The text to search: without markup, comments, scripts and styles, with entities decoded; the values of the attributes `alt` and
+/// `title` are included. White space is collapsed, and a block begins on a new line. Takes time linear in the length of any input.
 pub fn text(html: &str) -> String {
     let mut writer =
         Writer { out: String::new(), gap: Gap::None, bytes_max: usize::MAX, is_for_search: true };
@@ -13,20 +13,20 @@ pub fn text(html: &str) -> String {
     writer.out
 }
 
-/// The text that a reader sees first, about `bytes_max` bytes: as [`text`], without titles.
+/// The text that a reader sees first, about `bytes_max` bytes: like [`text`], but without titles.
 pub(crate) fn visible(html: &str, bytes_max: usize) -> String {
     let mut writer = Writer { out: String::new(), gap: Gap::None, bytes_max, is_for_search: false };
     writer.html(html);
     writer.out
 }
 
-/// Where a text is cut so that it is `bytes_max` bytes at most and does not end inside of a tag.
+/// Cuts a text to `bytes_max` bytes at most, so that it does not end inside a tag.
 pub(crate) fn cut(html: &str, bytes_max: usize) -> &str {
     let text = html.get(..html.floor_char_boundary(bytes_max)).unwrap_or(html);
     let mut from = 0;
     while let Some(at) = memchr(b'<', split(text, from).1.as_bytes()) {
         let start = from + at;
-        // What is behind the cut decides whether a `<` at its end begins a tag.
+        // What follows the cut decides whether a `<` at its end begins a tag.
         let end = markup_length(split(html, start).1).map(|length| start + length);
         match end {
             Some(end) if end <= text.len() => from = end,
@@ -36,12 +36,12 @@ pub(crate) fn cut(html: &str, bytes_max: usize) -> &str {
     text
 }
 
-/// Both sides of a byte offset; all and nothing if there is no character's beginning.
+/// Splits a text at a byte offset; all of it and an empty text if the offset is not a character boundary.
 fn split(text: &str, at: usize) -> (&str, &str) {
     text.split_at_checked(at).unwrap_or((text, ""))
 }
 
-/// What is written before the next character.
+/// The white space to write before the next character.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Gap {
     None,
@@ -110,7 +110,7 @@ impl Writer {
     /// Handles what begins at a `<` and returns what follows it.
     fn markup<'h>(&mut self, markup: &'h str) -> &'h str {
         let Some(length) = markup_length(markup) else {
-            return ""; // As a browser does: what is never closed is not shown.
+            return ""; // As in a browser: an element that is never closed is not shown.
         };
         let (tag, rest) = split(markup, length);
         let Some(name) = tag_name(tag) else {
@@ -153,7 +153,7 @@ fn markup_length(markup: &str) -> Option<usize> {
     }
 }
 
-/// A `>` inside of a quoted value does not end a tag. A quote begins a value behind `=` only.
+/// A `>` inside a quoted value does not end a tag. A quote begins a value only after `=`.
 fn opening_tag_length(bytes: &[u8]) -> Option<usize> {
     let mut quote = None;
     let mut last = b' ';
@@ -181,7 +181,7 @@ fn tag_name(tag: &str) -> Option<&str> {
     name.starts_with(|c: char| c.is_ascii_alphabetic()).then_some(name)
 }
 
-/// What follows the end tag of an element whose content is no text; nothing when it has none, as in a browser.
+/// The rest after the end tag of an element whose content is not text; empty when there is no end tag, as in a browser.
 fn behind_end_tag<'h>(html: &'h str, name: &str) -> &'h str {
     for at in memmem::find_iter(html.as_bytes(), b"</") {
         let tag = split(html, at).1;
@@ -194,7 +194,7 @@ fn behind_end_tag<'h>(html: &'h str, name: &str) -> &'h str {
     ""
 }
 
-/// The gap before and behind an element.
+/// The gap before and after an element.
 fn gap_of(name: &str) -> Gap {
     const BLOCKS: [&str; 33] = [
         "address",

@@ -1,4 +1,4 @@
-//! The content of parts: decoded bytes, text, and what is made of it.
+//! The content of parts: decoded bytes and text, and what is derived from them.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::html;
 const PATH_MAX: usize = 8;
 
 impl Encoding {
-    /// A name that `transfer::decode` knows, or one that nothing has.
+    /// A name that `transfer::decode` knows; for an unknown encoding, a name that no encoding has.
     fn name(self) -> &'static str {
         match self {
             Self::Identity => "",
@@ -47,13 +47,13 @@ fn base64_length(body: &[u8]) -> usize {
     data.iter().map(|byte| usize::from(is_digit(byte))).sum::<usize>() * 6 / 8
 }
 
-/// The decoded bytes of a part, borrowed where the encoding allows it. Those of a multipart are its body as it is.
+/// The decoded bytes of a part, borrowed where the encoding allows it. For a multipart, its body unchanged.
 pub fn decoded<'m>(raw: &'m [u8], part: &Part) -> Cow<'m, [u8]> {
     transfer::decode(part.encoding.name(), part.body.of(raw)).bytes
 }
 
-/// A part's text with line breaks as they are, and whether decoding it was difficult. At most about `encoded_max` bytes of the
-/// encoded body are read, whole lines if it has some.
+/// A part's text with its line breaks unchanged, and whether there were problems in decoding it. At most about `encoded_max` bytes
+/// of the encoded body are read, whole lines if it has some.
 pub(super) fn text_of(raw: &[u8], part: &Part, encoded_max: usize) -> charset::Decoded {
     let body = part.body.of(raw);
     let body = match body.get(..encoded_max) {
@@ -120,7 +120,7 @@ pub fn search_text(raw: &[u8], structure: &Structure, bytes_max: usize) -> Searc
         if part.kind != PartKind::Leaf || !part.media_type.starts_with("text/") || room == 0 {
             continue;
         }
-        // Markup is most of some HTML: more is read of it than is kept.
+        // Some HTML is mostly markup: more of it is read than is kept.
         let text = text_of(raw, part, room.saturating_mul(4)).text;
         let mut text = if part.media_type == "text/html" { html::text(&text) } else { text };
         text.truncate(text.floor_char_boundary(room));
@@ -132,7 +132,7 @@ pub fn search_text(raw: &[u8], structure: &Structure, bytes_max: usize) -> Searc
     found
 }
 
-/// The beginning of the first text that has any, with white space collapsed.
+/// The beginning of the first text that is not empty, with white space collapsed.
 pub(super) fn preview(raw: &[u8], structure: &Structure, chars_max: usize) -> String {
     /// Newsletters begin with tens of kilobytes of styles.
     const HTML_BYTES_MAX: usize = 256 << 10;
@@ -155,7 +155,8 @@ pub(super) fn preview(raw: &[u8], structure: &Structure, chars_max: usize) -> St
     String::new()
 }
 
-/// Words with one space between them. Senders hide text behind rows of invisible characters: they count as white space next to it.
+/// Words with one space between them. Senders hide text after rows of invisible characters: next to white space, these count as
+/// white space.
 fn collapsed(text: &str, chars_max: usize) -> String {
     let mut out = String::with_capacity(chars_max);
     let mut count = 0;
@@ -184,7 +185,7 @@ fn collapsed(text: &str, chars_max: usize) -> String {
     out
 }
 
-/// The message as SMTP would carry it: each bare CR and LF is CRLF, and NUL is removed. Borrowed if nothing was to do.
+/// The message as SMTP would carry it: each bare CR and LF becomes CRLF, and NUL is removed. Borrowed if nothing changes.
 pub fn repaired(raw: &[u8]) -> Cow<'_, [u8]> {
     let is_sound = |at: usize| match raw.get(at) {
         Some(b'\r') => raw.get(at + 1) == Some(&b'\n'),

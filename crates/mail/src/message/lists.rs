@@ -83,7 +83,7 @@ struct Lists {
 
 struct Walk<'p> {
     parts: &'p [Part],
-    /// The index of the next part: they stand depth first.
+    /// The index of the next part: parts are listed depth first.
     next: usize,
     text: Vec<u16>,
     html: Vec<u16>,
@@ -120,7 +120,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A part that is shown in its turn. Below an alternative the first text decides which of the two bodies a branch is.
+    /// Adds a part that is shown inline. Below an alternative, the first text of a branch decides which of the two bodies it belongs to.
     fn inline(&mut self, part: &Part, lists: &mut Lists) {
         if lists.in_alternative {
             match part.media_type.as_str() {
@@ -141,7 +141,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What an alternative gave to one list alone is in the other one, too.
+    /// Copies what an alternative gave to only one of the two lists to the other one.
     fn share(&mut self, text_before: usize, html_before: usize) {
         let has_text = self.text.len() != text_before;
         let has_html = self.html.len() != html_before;

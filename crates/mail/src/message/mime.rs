@@ -7,7 +7,7 @@ use super::Encoding;
 /// The fields of a part that describe its body.
 pub(super) struct Mime {
     pub(super) media_type: String,
-    /// Of a multipart: what its parts are separated by. None without one, so that it has no parts.
+    /// The boundary of a multipart. A multipart without one has no parts.
     pub(super) boundary: Option<Vec<u8>>,
     pub(super) encoding: Encoding,
     pub(super) charset: Option<String>,
@@ -19,7 +19,7 @@ pub(super) struct Mime {
 }
 
 impl Mime {
-    /// Reads a header. `default_type` is the type of a part without Content-Type; of fields that repeat the last one counts.
+    /// Reads a header. `default_type` is the type of a part without Content-Type; of repeated fields, the last one counts.
     pub(super) fn read(header: &[u8], default_type: &str) -> Self {
         let mut content_type = None;
         let mut content_disposition = None;
@@ -42,7 +42,7 @@ impl Mime {
         let media_type = match &content_type {
             None => default_type.to_owned(),
             Some(content_type) if is_media_type(&content_type.value) => content_type.value.clone(),
-            // RFC 2045 §5.2: a Content-Type that is none means the default.
+            // RFC 2045 §5.2: an invalid Content-Type means the default.
             Some(_) => "text/plain".to_owned(),
         };
         let parameter = |name| content_type.as_ref().and_then(|parameters| parameter(parameters, name));
@@ -59,13 +59,13 @@ impl Mime {
     }
 }
 
-/// A parameter that says something. White space at its end is none of it (RFC 2046 §5.1.1 for boundaries).
+/// A parameter that is not empty. White space at its end does not belong to it (RFC 2046 §5.1.1 for boundaries).
 fn parameter(parameters: &Parameters, name: &str) -> Option<String> {
     let value = parameters.get(name)?.trim_ascii_end();
     (!value.trim_ascii_start().is_empty()).then(|| value.to_owned())
 }
 
-/// The value of Content-Type. Some senders forget the semicolon behind the type.
+/// The value of Content-Type. Some senders forget the semicolon after the type.
 fn media_type_with_parameters(field: &[u8]) -> Parameters {
     let parameters = header::as_parameters(field);
     let field = field.trim_ascii_start();

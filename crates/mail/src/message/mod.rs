@@ -20,7 +20,7 @@ use restante_mail_wire::header::{self, Form};
 pub const PARTS_MAX: usize = 1_000;
 /// A message whose multiparts are nested deeper than this is one opaque attachment.
 pub const NESTING_MAX: usize = 32;
-/// A message of which a header, its own or that of a part, is longer than this is one opaque attachment.
+/// A message in which a header, its own or that of a part, is longer than this is one opaque attachment.
 pub const HEADER_BYTES_MAX: usize = 256 << 10;
 /// The characters of a preview (RFC 8621 §4.1.4).
 pub const PREVIEW_CHARS_MAX: usize = 256;
@@ -84,7 +84,7 @@ fn fragments(fields: &Fields<'_>, preview: &str) -> Vec<Vec<u8>> {
     fragments
 }
 
-/// Reads the parts alone, as [`read`] does: what a row leaves out whose part tree is too large for it.
+/// Reads only the parts, as [`read`] does: for rows that leave out a part tree that is too large for them.
 pub fn structure(raw: &[u8]) -> Structure {
     let raw = raw.get(..u32::MAX as usize).unwrap_or(raw); // Offsets have 32 bits.
     let mut parts = match scan::parts(raw) {
@@ -97,13 +97,13 @@ pub fn structure(raw: &[u8]) -> Structure {
     Structure::new(parts)
 }
 
-/// The header of a message, or of the beginning of one; of a header longer than [`HEADER_BYTES_MAX`] as many whole lines as that
+/// The header of a message, or of the beginning of one. For a header longer than [`HEADER_BYTES_MAX`], as many whole lines as that
 /// allows, which is what [`read`] reads.
 pub fn header_of(raw: &[u8]) -> &[u8] {
     raw.get(..scan::header_within_bound(raw)).unwrap_or(raw)
 }
 
-/// Whether the bytes begin like a message: with a header field. What does not can't be imported or parsed.
+/// Whether the bytes begin like a message: with a header field. Other bytes can't be imported or parsed.
 pub fn is_message(raw: &[u8]) -> bool {
     scan::begins_with_field(raw)
 }
@@ -113,7 +113,7 @@ pub fn is_message(raw: &[u8]) -> bool {
 pub struct Message {
     /// The length of the raw message.
     pub size: u64,
-    /// The length of its header, with the empty line behind it: at least this much of the raw message has all header fields.
+    /// The length of its header, including the empty line after it. The first so many bytes of the raw message have all header fields.
     pub header_bytes: u32,
     /// Its parts and body lists.
     pub structure: Structure,
@@ -219,9 +219,9 @@ pub struct Part {
     pub parent: u16,
     /// Whether it has parts.
     pub kind: PartKind,
-    /// Where its header is, without the empty line behind it. For the first part it is the message's.
+    /// The range of its header, without the empty line after it. For the first part, this is the message's header.
     pub header: Span,
-    /// Where its body is, as encoded. That of a multipart has its parts.
+    /// The range of its body, as encoded. The body of a multipart contains its parts.
     pub body: Span,
     /// How the body is encoded.
     pub encoding: Encoding,
@@ -250,12 +250,12 @@ pub struct Part {
 pub struct Span {
     /// The first byte.
     pub start: u32,
-    /// Behind the last byte.
+    /// The offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// Those bytes of a raw message; as much as there is, if it is another message.
+    /// Those bytes of a raw message, or as many of them as it has, if it is another message.
     pub fn of(self, raw: &[u8]) -> &[u8] {
         let end = raw.len().min(self.end as usize);
         raw.get(self.start as usize..end).unwrap_or_default()
@@ -282,7 +282,7 @@ pub enum Encoding {
     Base64,
     /// `quoted-printable`.
     QuotedPrintable,
-    /// One that nobody knows: the bytes are given as they are.
+    /// An unknown one: the bytes are returned as they are.
     Unknown,
 }
 
@@ -291,9 +291,9 @@ pub enum Encoding {
 pub struct BodyValue {
     /// The text; lines end with LF.
     pub value: String,
-    /// Whether the encoding or the charset is unknown or the bytes are not of it: such bytes are U+FFFD.
+    /// Whether the encoding or the charset is unknown, or bytes are invalid in it: such bytes become U+FFFD.
     pub is_encoding_problem: bool,
-    /// Whether the text is longer than what was asked for.
+    /// Whether the text is longer than the length that was asked for.
     pub is_truncated: bool,
 }
 
@@ -306,7 +306,7 @@ pub struct Found {
     pub bytes: Vec<u8>,
 }
 
-/// What is searched in a message beside its header.
+/// What is searched in a message besides its header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchText {
     /// The text of each text part that has any, of HTML without its markup.

@@ -4,14 +4,16 @@ use restante_mail_wire::header::{self, Header};
 
 use super::{PartKind, decoded, scan};
 
-/// Messages in messages that are looked into. Each one is scanned again, as a part of a message has no parts of its own.
+/// How deep messages within messages are read. Each one is scanned again, since a message in a part has no parts of its own in the
+/// structure.
 const MESSAGES_NESTED_MAX: usize = 16;
 
-/// The names that the parts of a message have, decoded (RFC 2231, RFC 2047): both the `filename` of Content-Disposition and the `name` of Content-Type, as
-/// programs differ in which of them they show. Names in messages that are parts are there, too.
+/// The names that the parts of a message have, decoded (RFC 2231, RFC 2047): both the `filename` of Content-Disposition and the
+/// `name` of Content-Type, since programs differ in which of them they show. Names inside attached messages are included.
 ///
-/// `None` for a message with more than `names_max`, or beyond [`super::PARTS_MAX`], [`super::NESTING_MAX`], [`super::HEADER_BYTES_MAX`] or 16 messages in each
-/// other: not all of its parts are read, and other programs may show them.
+/// `None` for a message with more than `names_max` names, or beyond [`super::PARTS_MAX`], [`super::NESTING_MAX`],
+/// [`super::HEADER_BYTES_MAX`] or 16 levels of messages within messages: not all of its parts are read, and other programs may show
+/// them.
 pub fn attachment_names(raw: &[u8], names_max: usize) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut messages = vec![(Cow::Borrowed(raw), 0)];
@@ -29,7 +31,7 @@ pub fn attachment_names(raw: &[u8], names_max: usize) -> Option<Vec<String>> {
             if depth == MESSAGES_NESTED_MAX {
                 return None;
             }
-            // RFC 2046 §5.2.1 allows it no encoding like base64, and programs decode it all the same.
+            // RFC 2046 §5.2.1 does not allow encodings like base64 for it, but programs decode it all the same.
             let inner = decoded(raw, &part).into_owned();
             messages.push((Cow::Owned(inner), depth + 1));
         }

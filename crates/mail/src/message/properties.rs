@@ -9,7 +9,7 @@ use restante_mail_wire::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// The last value of each field that matters, and of Received the first whose time can be read.
+/// The last value of each relevant field; of Received, the first one whose time can be read.
 #[derive(Default)]
 pub(super) struct Fields<'m> {
     pub(super) message_id: Option<&'m [u8]>,
@@ -56,7 +56,7 @@ impl<'m> Fields<'m> {
         slots.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, slot)| slot)
     }
 
-    /// RFC 8621 §3, by mail.md section 5: what a message shares with those of its thread, ascending, each once.
+    /// RFC 8621 §3, by mail.md section 5: the keys that a message shares with others of its thread, ascending, each once.
     pub(super) fn thread_keys(&self) -> Vec<[u8; 16]> {
         let subject = self.subject.map(header::as_text).unwrap_or_default();
         let subject = subject::base_subject(&subject).to_lowercase();
@@ -72,10 +72,10 @@ impl<'m> Fields<'m> {
     }
 }
 
-/// Of a list of message ids the first, which began the thread, and the last ones, which this message answers.
+/// How many of the last ids of a list are keys: those that this message answers. The first id, which began the thread, always is one.
 const LAST_IDS: usize = 15;
 
-/// The first 16 bytes of SHA-256 of the id's length in 4 bytes, the highest first, the id, and the base subject in lowercase.
+/// The first 16 bytes of the SHA-256 of the id's length in 4 bytes (big-endian), the id, and the base subject in lowercase.
 fn thread_key(id: &str, subject: &str) -> [u8; 16] {
     let mut hash = Sha256::new();
     hash.update(u32::try_from(id.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -86,14 +86,14 @@ fn thread_key(id: &str, subject: &str) -> [u8; 16] {
     *key
 }
 
-/// RFC 5321 §4.4: the time stands behind the last semicolon.
+/// RFC 5321 §4.4: the time follows the last semicolon.
 fn received_time(value: &[u8]) -> Option<i64> {
     let at = memchr::memrchr(b';', value)?;
     header::as_date(value.get(at + 1..)?).map(|date| date.seconds)
 }
 
-/// Writes the value of a header field in a form as JSON, as `header:Name:asForm` of an Email has it. A field that the form can't
-/// read is null.
+/// Writes the value of a header field in a form as JSON, as `header:Name:asForm` of an Email has it. A field that can't be read in
+/// that form is null.
 pub fn write_header_json(form: Form, value: &[u8], out: &mut Vec<u8>) {
     match form {
         Form::Raw => write_string(&header::as_raw(value), out),

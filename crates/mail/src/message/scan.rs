@@ -38,7 +38,7 @@ pub(super) fn header_within_bound(raw: &[u8]) -> usize {
     if raw.len() > HEADER_BYTES_MAX { end } else { raw.len() }
 }
 
-/// A multipart of which the closing delimiter has not been seen.
+/// A multipart whose closing delimiter has not been seen.
 struct Open {
     number: u16,
     boundary: Vec<u8>,
@@ -50,9 +50,9 @@ struct Open {
 struct Delimiter {
     /// The multipart that it belongs to, counted from the outermost.
     level: usize,
-    /// It is the last one of that multipart.
+    /// Whether it is the last one of that multipart.
     is_closing: bool,
-    /// The end of what stands before it: the line break belongs to the delimiter.
+    /// The end of the content before it: the line break belongs to the delimiter.
     content_end: usize,
     /// The beginning of the next line.
     next: usize,
@@ -62,11 +62,11 @@ struct Scanner<'m> {
     raw: &'m [u8],
     parts: Vec<Part>,
     open: Vec<Open>,
-    /// The numbers of the parts whose end is not known, each inside of the one before.
+    /// The numbers of the parts whose end is not known, each inside the one before.
     unfinished: Vec<u16>,
 }
 
-/// The beginning of a delimiter, but for one on the first line.
+/// The beginning of a delimiter, except for one on the first line.
 static DASHES: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\n--"));
 
 impl Scanner<'_> {
@@ -123,7 +123,7 @@ impl Scanner<'_> {
         Ok(body)
     }
 
-    /// The end of the header at `start`, and the beginning of the body behind the empty line. A delimiter ends a header, too.
+    /// The end of the header at `start`, and the beginning of the body after the empty line. A delimiter ends a header, too.
     fn header_at(&self, start: usize) -> Result<(usize, usize), TooLarge> {
         if !begins_with_field(self.from(start)) {
             return Ok(match self.from(start) {
@@ -151,7 +151,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The first delimiter of an open multipart at or behind `position`, which is the beginning of a line.
+    /// The first delimiter of an open multipart at or after `position`, which is the beginning of a line.
     fn next_delimiter(&self, position: usize) -> Option<Delimiter> {
         if let Some(delimiter) = self.delimiter_at(position) {
             return Some(delimiter);
@@ -175,8 +175,9 @@ impl Scanner<'_> {
         Some(Delimiter { level, is_closing, content_end, next: self.raw.len().min(start + length + 1) })
     }
 
-    /// The multipart whose delimiter a line is, and whether it is the closing one. An outer one ends the inner ones, and white
-    /// space may follow (RFC 2046 §5.1.1 and §5.1.2). A boundary may be the beginning of another, so the whole line counts.
+    /// The multipart that a line delimits, and whether the line is its closing delimiter. A delimiter of an outer multipart ends
+    /// the inner ones, and white space may follow it (RFC 2046 §5.1.1 and §5.1.2). A boundary may be the beginning of another, so
+    /// the whole line is compared.
     fn delimiter_of(&self, line: &[u8]) -> Option<(usize, bool)> {
         let text = line.strip_prefix(b"--")?.trim_ascii_end();
         let levels = self.open.iter().enumerate().rev();
@@ -190,7 +191,7 @@ impl Scanner<'_> {
         None
     }
 
-    /// Ends what stands before a delimiter, and begins the next part if it is not a closing one. Returns where to read on.
+    /// Ends what precedes a delimiter, and begins the next part if it is not a closing one. Returns where reading continues.
     fn continue_at(&mut self, delimiter: Delimiter) -> Result<usize, TooLarge> {
         self.close(delimiter.level + 1);
         let Some(open) = self.open.last_mut() else { return Ok(delimiter.next) };
@@ -200,7 +201,7 @@ impl Scanner<'_> {
         while let Some(number) = self.unfinished.pop_if(|number| *number != parent) {
             end = self.end_part(number, end);
         }
-        // Some senders end with a delimiter that closes nothing: no empty part follows it.
+        // Some senders end with a delimiter that is not a closing one: no empty part follows it.
         let is_last = delimiter.is_closing || delimiter.next == self.raw.len() && !is_first;
         if is_last {
             self.close(delimiter.level);
@@ -220,15 +221,15 @@ impl Scanner<'_> {
         }
     }
 
-    /// Ends a part, at its beginning if the line break of its delimiter is that of its header. Returns the end: that of the
-    /// multipart around it is not before it.
+    /// Ends a part, but not before its body begins: the line break of the delimiter may be that of its header. Returns the end,
+    /// before which the multipart around it can't end.
     fn end_part(&mut self, number: u16, end: usize) -> usize {
         let Some(part) = self.parts.get_mut(usize::from(number) - 1) else { return end };
         part.body.end = offset(end).max(part.body.start);
         part.body.end as usize
     }
 
-    /// A multipart of which no delimiter is found is shown as text, so that nothing is hidden.
+    /// Shows a multipart without any delimiter as text, so that nothing is hidden.
     fn make_text(&mut self, number: u16) {
         if let Some(part) = self.parts.get_mut(usize::from(number) - 1) {
             part.kind = PartKind::Leaf;

@@ -159,7 +159,7 @@ fn empty_parts_and_missing_empty_lines_are_taken() {
     assert_eq!(read(b"X: y\r\n").header_bytes, 6);
 }
 
-/// A part without an empty line behind its header ends where the line break of the delimiter begins, and was outside of its multipart.
+/// A part without an empty line after its header ends where the line break of the delimiter begins, and was outside its multipart.
 #[test]
 fn a_part_that_an_outer_delimiter_cuts_off_is_inside_of_its_multipart() {
     for cut_off in ["", "X: y\r\n", "Content-Type: multipart/mixed; boundary=c\r\n"] {

@@ -1,4 +1,4 @@
-//! How the records of the quarantine are changed: each edit on the condition that no other server has changed them meanwhile.
+//! Changes the records of the quarantine: each edit on the condition that no other server has changed them meanwhile.
 
 use std::ops::Bound;
 
@@ -54,7 +54,7 @@ impl Quarantine {
             totals.messages += created.len() as u64;
             totals.bytes += message.raw.len() as u64 * created.len() as u64;
         }
-        // The message is kept: what goes wrong from here on is tried again with the next one.
+        // The message is kept: if something fails from here on, it is tried again with the next message.
         if let Err(error) = self.make_room(&ids, &mut totals).await {
             tracing::warn!(%error, "the quarantine could not be made smaller: it is tried again");
         }
@@ -72,7 +72,7 @@ impl Quarantine {
         Ok(found.iter().find(|record| item::is_of(record, key)).map(|record| record.id))
     }
 
-    /// Removes records, counts them, and returns those that were there. What is gone already is left out.
+    /// Removes records, counts them, and returns those that existed. Records that are already gone are left out.
     pub(super) async fn destroy(
         &self,
         ids: &[RecordId],
@@ -135,12 +135,12 @@ impl Quarantine {
                 break;
             }
         }
-        // Other servers have kept and removed messages, too.
+        // Other servers have kept and removed messages, too: the totals are counted anew.
         *totals = None;
         Ok(removed + self.make_room(&[], &mut totals).await?)
     }
 
-    /// Removes the oldest while there is more than the settings allow, but none of `kept`. Returns how many.
+    /// Removes the oldest messages, but none of `kept`, while there are more than the settings allow. Returns how many.
     async fn make_room(&self, kept: &[RecordId], totals: &mut Option<Totals>) -> Result<u64, Error> {
         if totals.is_none() {
             *totals = Some(self.count().await?);
@@ -148,7 +148,7 @@ impl Quarantine {
         let mut removed = 0;
         while let Some(known) = totals.filter(|totals| self.is_too_much(totals)) {
             let too_many = known.messages.saturating_sub(self.config.messages_max.get() as u64);
-            // Of what is too large in bytes one after the other goes.
+            // When only their bytes are too many, messages are removed one at a time.
             let step = usize::try_from(too_many).unwrap_or(STEP).clamp(1, STEP);
             let query = Query::new(quarantined::KIND, quarantined::BY_AT).limit(step + kept.len());
             let oldest = self.records.query(ACCOUNT, &query).await?.ids;

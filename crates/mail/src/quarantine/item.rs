@@ -26,7 +26,7 @@ const TEXT_CHARS_MAX: usize = 400;
 pub struct NewQuarantined {
     /// Where it came from; `None` when that is not known.
     pub peer: Option<IpAddr>,
-    /// The name that the client gave itself.
+    /// The name that the client gave in HELO or EHLO.
     pub hello: String,
     /// The id of the reply to it, which the journal of deliveries has.
     pub reply_id: String,
@@ -55,7 +55,7 @@ pub struct Quarantined {
     pub at: u64,
     /// Where it came from.
     pub peer: Option<IpAddr>,
-    /// The name that the client gave itself.
+    /// The name that the client gave in HELO or EHLO.
     pub hello: String,
     /// The id of the reply to it; empty in records of earlier versions.
     pub reply_id: String,
@@ -101,7 +101,7 @@ struct Stored {
     key: String,
 }
 
-/// What makes it the same message for the same recipients.
+/// The key of a message for some recipients: equal for the same message and recipients.
 pub(super) fn key_of(message: &NewQuarantined, recipients: &[String]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"quarantine\0");
@@ -114,13 +114,13 @@ pub(super) fn key_of(message: &NewQuarantined, recipients: &[String]) -> [u8; 32
     hash.finalize().into()
 }
 
-/// The 64 bits by which a record is found.
+/// The 64-bit hash by which a record is found.
 pub(super) fn key_hash(key: &[u8; 32]) -> u64 {
     let eight = key.get(8..16).and_then(|eight| eight.try_into().ok());
     u64::from_be_bytes(eight.unwrap_or_default())
 }
 
-/// Whether a record is that of a key.
+/// Whether a record has a key.
 pub(super) fn is_of(record: &Record, key: &[u8; 32]) -> bool {
     stored(record).is_ok_and(|stored| stored.key == BlobId(*key).to_string())
 }

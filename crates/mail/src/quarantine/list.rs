@@ -12,7 +12,7 @@ use crate::{hex, queue::property_text, schema::quarantined};
 /// The longest page of a list.
 pub const LIST_MAX: usize = 500;
 
-/// Which messages: those for which all of these hold.
+/// A filter: messages for which all of these hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListFilter {
     /// The domain of the envelope sender, in any case; empty for `<>`.
@@ -24,18 +24,18 @@ pub struct ListFilter {
 /// A page of the quarantine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPage {
-    /// Messages; fewer than were asked for also when more follow.
+    /// The messages; there may be fewer than were asked for even if more follow.
     pub items: Vec<Quarantined>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<String>,
 }
 
-/// What the quarantine has.
+/// The size of the quarantine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Records: messages, a message for more than 100 recipients several times.
+    /// The number of records: a message with more than 100 recipients has several.
     pub messages: u64,
-    /// Their bytes. What several records share counts for each.
+    /// Their bytes. A message that several records share counts once for each.
     pub bytes: u64,
 }
 
@@ -51,7 +51,7 @@ impl ListFilter {
         }
     }
 
-    /// What the index did not check: with a recipient the domain.
+    /// Checks what the index did not: with a recipient, the domain.
     fn matches(&self, message: &Quarantined) -> bool {
         self.domain.as_ref().is_none_or(|domain| domain_of(&message.sender) == domain.to_lowercase())
     }

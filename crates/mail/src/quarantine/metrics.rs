@@ -13,7 +13,7 @@ pub enum Leaving {
     Released,
     /// An operator dropped it.
     Dropped,
-    /// Its days were over.
+    /// Its time in the quarantine was over.
     Expired,
     /// There was more than the settings allow.
     Displaced,
@@ -32,7 +32,7 @@ impl Leaving {
     }
 }
 
-/// What is counted of the quarantine. Cloning shares the counts.
+/// Metrics of the quarantine. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct QuarantineMetrics {
     messages: Gauge,
@@ -50,7 +50,7 @@ impl Default for QuarantineMetrics {
     fn default() -> Self {
         let left = Family::default();
         for how in Leaving::ALL {
-            // So that the first one is an increase.
+            // Exported as 0, so that the first one is an increase.
             drop(left.get_or_create(&HowLabel { how: how.as_str() }));
         }
         Self { messages: Gauge::default(), bytes: Gauge::default(), kept: Counter::default(), left }

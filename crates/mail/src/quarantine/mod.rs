@@ -1,7 +1,8 @@
-//! The quarantine: messages that are kept for the operator, who releases or drops them.
+//! The quarantine: messages that are kept until an operator releases or drops them.
 //!
-//! What [`Quarantine::keep`] has returned is durable: a blob, and a record in a reserved account that refers to it. It leaves when it is released or
-//! dropped, when its days are over, or when there is more than the settings allow: then the oldest go.
+//! What [`Quarantine::keep`] has returned is durable: a blob, and a record in a reserved account that refers to it. A message
+//! leaves the quarantine when it is released or dropped, when its days are over, or when there are more than the settings allow:
+//! then the oldest are removed.
 
 mod config;
 mod edit;
@@ -35,7 +36,7 @@ pub struct Quarantine {
     clock: Arc<dyn Clock>,
     config: QuarantineConfig,
     metrics: QuarantineMetrics,
-    /// Held while records change: edits of this process don't conflict. It has the totals once they were counted.
+    /// Held while records change, so that edits of this process don't conflict. It has the totals once they have been counted.
     totals: Arc<Mutex<Option<Totals>>>,
 }
 
@@ -51,9 +52,9 @@ impl Quarantine {
         Self { records, blobs, clock, config, metrics, totals: Arc::default() }
     }
 
-    /// Keeps a message, durably when this returns: first its bytes, then what refers to them. The same message from the same sender for the same
-    /// recipients is kept once however often this is repeated, as long as it is there. A message for more than 100 recipients has several records, made in one
-    /// commit. Returns them.
+    /// Keeps a message, durably once this returns: first its bytes, then the record that refers to them. The same message from the
+    /// same sender for the same recipients is kept only once while it is in the quarantine, so repeating is safe. A message for
+    /// more than 100 recipients has several records, created in one commit. Returns the records.
     ///
     /// # Errors
     /// `Invalid` without recipients; those of the blobs and of a commit: repeating is safe.
@@ -66,7 +67,7 @@ impl Quarantine {
         self.add(&message, blob).await
     }
 
-    /// A message; `None` when it has left.
+    /// A message; `None` when it is no longer in the quarantine.
     ///
     /// # Errors
     /// Those of a get; `Corrupt`.
@@ -109,7 +110,7 @@ impl Quarantine {
         self.count().await
     }
 
-    /// Removes messages for a reason, and returns those that were there, each once. Their bytes go when blobs are swept.
+    /// Removes messages for a reason, and returns those that existed, each once. Their bytes are removed when blobs are swept.
     ///
     /// # Errors
     /// Those of a commit; repeating is safe.
@@ -118,7 +119,7 @@ impl Quarantine {
         self.destroy(ids, how, &mut totals).await
     }
 
-    /// Removes what was kept for longer than the settings say, and what is more than they allow, the oldest first; returns how many.
+    /// Removes messages that were kept for longer than the settings say, then the oldest ones beyond the limits; returns how many.
     ///
     /// # Errors
     /// Those of a commit; repeating goes on.

@@ -1,7 +1,7 @@
 use restante_records::AccountId;
 use sha2::{Digest, Sha256};
 
-/// Over how many reserved accounts the queue is spread, so that commits in it wait for few others on every engine.
+/// The number of reserved accounts that the queue is spread over, so that its commits rarely wait for each other on any engine.
 pub const QUEUE_ACCOUNTS: u8 = 64;
 
 /// The first reserved account of the queue.
@@ -10,7 +10,7 @@ const FIRST: u32 = 128;
 /// The reserved account of the gate.
 pub(super) const GATE: AccountId = AccountId(192);
 
-/// One of the reserved accounts of the queue, by its number: 0 to 63.
+/// One of the reserved accounts of the queue, by its number from 0 to 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueAccount(u8);
 
@@ -20,14 +20,14 @@ impl QueueAccount {
         (0..QUEUE_ACCOUNTS).map(Self)
     }
 
-    /// The one of a message. It decides where records lie, so it never changes.
+    /// The account of a message. It decides where the records are stored, so it never changes.
     pub fn of_key(key: &[u8; 32]) -> Self {
         let hash = Sha256::digest(key);
         let first = hash.first().copied().unwrap_or_default();
         Self(first % QUEUE_ACCOUNTS)
     }
 
-    /// The one that is this account; `None` for an account outside of the queue.
+    /// The queue account with this account id; `None` for an account outside the queue.
     pub fn of_account(account: AccountId) -> Option<Self> {
         let number = u8::try_from(account.0.checked_sub(FIRST)?).ok()?;
         (number < QUEUE_ACCOUNTS).then_some(Self(number))
@@ -44,7 +44,7 @@ impl QueueAccount {
     }
 }
 
-/// The 64 bits by which the records of a message are found.
+/// The 64-bit hash by which the records of a message are found.
 pub(super) fn key_hash(key: &[u8; 32]) -> u64 {
     let hash = Sha256::digest(key);
     // The first byte chooses the account.

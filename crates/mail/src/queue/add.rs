@@ -16,9 +16,9 @@ use crate::schema::queued;
 
 /// The most recipients of one commit.
 const RECIPIENTS_PER_COMMIT_MAX: usize = 2_048;
-/// The most bytes of their bodies, as estimated: half of what a commit takes.
+/// The most bytes of their bodies, as estimated: half of what a commit may have.
 const BYTES_PER_COMMIT_MAX: usize = restante_records::COMMIT_BYTES_MAX / 2;
-/// What a record has beside its texts.
+/// The bytes of a record besides its texts.
 const RECORD_BYTES: usize = 640;
 
 struct Add<'a> {
@@ -28,9 +28,9 @@ struct Add<'a> {
 
 /// The record of a recipient.
 enum Entry {
-    /// It is there already.
+    /// It exists already.
     Known(RecordId),
-    /// The create of the commit that makes it.
+    /// The number of the create in the commit.
     Created(usize),
 }
 
@@ -65,7 +65,7 @@ impl Edit for Add<'_> {
     }
 }
 
-/// The record of a new recipient. It is not due before now, so that a sender that has read what was due until now does not miss it.
+/// The record of a new recipient. It is not due before now, so that a sender that has read everything due until now does not miss it.
 pub(super) fn create(message: &NewMessage, recipient: &NewRecipient, now: u64) -> Result<Change, Error> {
     let body = Stored::new(message, recipient, now).body(vec![message.blob])?;
     let properties = new_properties(message, recipient, message.due.max(now));
@@ -99,11 +99,11 @@ fn created(committed: Option<&Committed>, n: usize) -> Result<RecordId, Error> {
     id.copied().ok_or_else(|| Error::internal("a commit answered with too few ids"))
 }
 
-/// The recipients of a message, as many together as one commit takes: nearly always all.
+/// The recipients of a message in parts that each fit into a commit: nearly always one part.
 fn parts(message: &NewMessage) -> Vec<&[NewRecipient]> {
     let shared = RECORD_BYTES + message.sender.len() + message.envelope_id.as_ref().map_or(0, String::len);
     let bytes_of = |recipient: &NewRecipient| {
-        // Properties repeat the texts.
+        // The properties repeat the texts.
         2 * (shared + recipient.address.len()) + recipient.original.as_ref().map_or(0, String::len)
     };
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! Claiming what is due, and noting what became of it.
+//! Claims recipients that are due, and records their outcomes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,9 +16,9 @@ use super::{
 };
 use crate::schema::queued;
 
-/// Leases in a row that end without an outcome before a recipient is held: it may be what ends the process.
+/// After so many leases in a row that end without an outcome, a recipient is held: it may be what crashes the process.
 const LOST_LEASES_MAX: u64 = 20;
-/// How long what has ended is remembered, in seconds: longer than a peer repeats a mail that was taken and not acknowledged.
+/// How long a recipient that has ended is remembered, in seconds: longer than a peer repeats a message whose acknowledgement it has missed.
 const REMEMBER_SECONDS: u64 = 5 * 86_400;
 /// The longest reason that is kept.
 const REASON_CHARS_MAX: usize = 500;
@@ -30,7 +30,7 @@ const KIND: Kind = queued::KIND;
 pub struct Lease {
     /// The recipient.
     pub id: QueuedId,
-    /// The commit that gave it.
+    /// The commit that created the lease.
     pub claimed: Revision,
 }
 
@@ -45,34 +45,34 @@ pub struct Claimed {
     pub is_lease_lost: bool,
 }
 
-/// What became of a recipient.
+/// What happens to a recipient after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was delivered, and leaves the queue, no matter who has the lease now.
+    /// It was delivered, and leaves the queue, no matter who holds the lease now.
     Delivered,
     /// It has failed for good or is not to be sent, and leaves the queue.
     Dropped,
-    /// It is tried again.
+    /// It will be tried again.
     Postponed {
         /// When, in seconds since 1970.
         due: u64,
         /// The reply.
         reply: Reply,
-        /// Whether the delay is reported by now.
+        /// Whether the delay has been reported.
         is_delay_reported: bool,
     },
-    /// It was not tried: the attempt does not count. Those that wait for a later time are counted in `returns`, until an attempt is noted.
+    /// It was not tried, and the attempt does not count. Returns to a later time are counted in `returns`, until an attempt is recorded.
     Returned {
         /// When it is tried, in seconds since 1970.
         due: u64,
     },
-    /// It could not be prepared: the attempt does not count. It is held when that happened too often.
+    /// It could not be prepared, and the attempt does not count. After too many such faults it is held.
     Faulted {
         /// When it is tried again, in seconds since 1970.
         due: u64,
         /// Why.
         why: String,
-        /// How often it takes until it is held.
+        /// After how many faults it is held.
         faults_max: u32,
     },
 }
@@ -82,7 +82,7 @@ pub enum Ending {
 pub struct Outcome {
     /// The recipients.
     pub endings: Vec<(Lease, Ending)>,
-    /// Added in the same commit, unless nothing of this was noted.
+    /// The report, which is added in the same commit if at least one of the endings is recorded.
     pub notice: Option<NewMessage>,
 }
 
@@ -128,9 +128,9 @@ impl Request for ClaimRequest {
     }
 }
 
-/// Claims those of some records that are due.
+/// Claims those of the given records that are due.
 struct Claim {
-    /// Until when, of each.
+    /// When each lease ends.
     leases: BTreeMap<RecordId, u64>,
 }
 
@@ -183,7 +183,7 @@ fn update(id: RecordId, body: Option<Body>, properties: Properties) -> Change {
     Change::Update { kind: KIND, id, body, properties: Some(properties) }
 }
 
-/// A record that can't be read is kept as it is, for the operator.
+/// Holds a record that can't be read, unchanged otherwise, for the operator.
 fn hold_damaged(record: &Record) -> Change {
     let mut properties = record.properties.clone();
     set(&mut properties, queued::STATE, Some(Value::Number(state_number(QueuedState::Held))));
@@ -208,14 +208,14 @@ fn without_lease(properties: &Properties) -> Properties {
 /// Extends leases.
 struct Renew<'a> {
     leases: &'a [Lease],
-    /// Those that end before this time.
+    /// Only leases that end before this time.
     before: u64,
     until: u64,
 }
 
 #[async_trait]
 impl Edit for Renew<'_> {
-    /// Those whose recipients may still be tried.
+    /// The leases whose recipients may still be tried.
     type Plan = Vec<Lease>;
 
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<Lease>), Error> {
@@ -240,18 +240,18 @@ fn is_leased(record: &Record, lease: &Lease) -> bool {
     record.id == lease.id.record && number(&record.properties, queued::LEASE) == Some(lease.claimed.0)
 }
 
-/// Whether it has not ended, and nobody holds it.
+/// Whether it has not ended, and is not held.
 fn is_tried(record: &Record) -> bool {
     number(&record.properties, queued::STATE) == Some(state_number(QueuedState::Due))
 }
 
-/// A request to note outcomes of one account.
+/// A request to record outcomes in one account.
 #[derive(Clone)]
 pub(super) struct EndRequest(Arc<[Outcome]>);
 
 #[async_trait]
 impl Request for EndRequest {
-    /// How many endings were noted.
+    /// How many endings were recorded.
     type Answer = usize;
 
     fn records(&self) -> Vec<RecordId> {
@@ -265,14 +265,14 @@ impl Request for EndRequest {
     }
 }
 
-/// Notes outcomes.
+/// Records outcomes.
 struct End<'a> {
     requests: &'a [EndRequest],
 }
 
 #[async_trait]
 impl Edit for End<'_> {
-    /// How many endings of each request were noted.
+    /// How many endings of each request were recorded.
     type Plan = Vec<usize>;
 
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<usize>), Error> {
@@ -288,7 +288,7 @@ impl Edit for End<'_> {
     }
 }
 
-/// The changes that note some outcomes; returns how many endings they note.
+/// Adds the changes that record some outcomes; returns how many endings they record.
 fn note(
     outcomes: &[Outcome],
     records: &BTreeMap<RecordId, Record>,
@@ -301,7 +301,7 @@ fn note(
         for (lease, ending) in &outcome.endings {
             let Some(record) = records.get(&lease.id.record) else { continue };
             if !is_leased(record, lease) && *ending != Ending::Delivered {
-                continue; // somebody else tries it now
+                continue; // another sender is trying it now
             }
             if let Some(change) = ended(record, ending, now)? {
                 changes.push(change);
@@ -317,7 +317,7 @@ fn note(
     Ok(noted)
 }
 
-/// A record after an ending; `None` when it has ended already.
+/// The change that an ending makes to a record; `None` when the record has ended already.
 fn ended(record: &Record, ending: &Ending, now: u64) -> Result<Option<Change>, Error> {
     let (mut stored, mut properties) = (None, without_lease(&record.properties));
     let uncount = |properties: &mut Properties| {
@@ -364,7 +364,7 @@ fn ended(record: &Record, ending: &Ending, now: u64) -> Result<Option<Change>, E
     Ok(Some(update(record.id, body, properties)))
 }
 
-/// A record that leaves the queue: destroyed, or remembered without its message.
+/// The change that takes a record out of the queue: it is destroyed, or remembered without its message.
 pub(super) fn gone(record: &Record, now: u64) -> Result<Option<Change>, Error> {
     if number(&record.properties, queued::STATE).is_none() {
         return Ok(None);
@@ -389,7 +389,7 @@ impl Editor {
     pub(super) async fn renew(&self, leases: &[Lease], before: u64, until: u64) -> Result<Vec<Lease>, Error> {
         let Some(account) = one_account(leases.iter().map(|lease| lease.id))? else { return Ok(Vec::new()) };
         let renew = Renew { leases, before, until };
-        // Mostly none ends so soon, and nothing is to be committed: then there is no need to wait for other edits.
+        // Usually no lease ends so soon and there is nothing to commit: then there is no need to wait for other edits.
         let (changes, valid) = renew.plan(&self.reader(account)).await?;
         if changes.is_empty() {
             return Ok(valid);

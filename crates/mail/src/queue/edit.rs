@@ -1,5 +1,5 @@
-//! How the records of a queue account are changed: one edit after the other in this process, each on the condition that no other
-//! server has changed them meanwhile.
+//! Changes the records of a queue account: one edit after the other in this process, each on the condition that no other server has
+//! changed the records meanwhile.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::schema::queued;
 /// How often an edit is planned again when other servers' commits come before it.
 const TRIES_MAX: usize = 32;
 
-/// What is changed in one account. It may be planned several times, until nothing comes between its reads and its commit.
+/// An edit of one account. It may be planned several times, until no other commit comes between its reads and its commit.
 #[async_trait]
 pub(super) trait Edit: Sync {
-    /// What its answer is made of.
+    /// The part of the plan that the edit's answer is made of.
     type Plan: Send;
 
-    /// The changes; none leaves the account as it is.
+    /// The changes; without any, the account stays as it is.
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Self::Plan), Error>;
 }
 
@@ -45,7 +45,7 @@ impl Reader<'_> {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// The records of a message, also those that have ended.
+    /// The records of a message, including those that have ended.
     pub(super) async fn of_key(&self, key: &[u8; 32]) -> Result<Vec<Record>, Error> {
         let mut records = Vec::new();
         let mut after: Option<Cursor> = None;
@@ -74,18 +74,18 @@ pub(super) struct Editor {
     pub(super) known_gate: parking_lot::Mutex<KnownGate>,
 }
 
-/// The gate as this process last knew it.
+/// The gate as last known to this process.
 #[derive(Default)]
 pub(super) struct KnownGate {
     pub(super) is_held: bool,
-    /// How often this process has held or released it: what was read before the last time says nothing.
+    /// How often this process has held or released it: a value that was read before the last change is outdated.
     pub(super) changes: u64,
 }
 
-/// What is going on in an account.
+/// The edits of one account in this process.
 #[derive(Default)]
 pub(super) struct AccountEdits {
-    /// Edits of this process don't conflict.
+    /// Held by the edit that is being made, so that edits of this process don't conflict.
     turn: Mutex<()>,
     pub(super) claims: Pending<ClaimRequest>,
     pub(super) ends: Pending<EndRequest>,
@@ -119,7 +119,7 @@ impl Editor {
         self.edit_in_turn(account, edit).await
     }
 
-    /// What is going on in an account.
+    /// The edits of one account in this process.
     ///
     /// # Errors
     /// `Invalid` for one outside of the queue.
@@ -137,7 +137,7 @@ impl Editor {
         Ok(self.edits(account)?.turn.lock().await)
     }
 
-    /// Makes an edit of a caller that has the turn of the account.
+    /// Makes an edit for a caller that has the lock of [`Editor::turn`].
     ///
     /// # Errors
     /// As [`Editor::edit`].

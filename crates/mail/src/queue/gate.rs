@@ -9,7 +9,7 @@ use crate::schema::outgoing;
 
 const TRIES_MAX: usize = 8;
 
-/// Why nothing is sent.
+/// That nothing is sent, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Since when, in seconds since 1970.
@@ -24,7 +24,7 @@ struct Stored {
     held: Option<Held>,
 }
 
-/// What the gate was found to be.
+/// The gate as it was read.
 struct Found {
     record: Option<Record>,
     held: Option<Held>,
@@ -44,13 +44,13 @@ impl Editor {
             }
             return Ok(found.held);
         }
-        // What the backup says is queued may have been sent since it was made.
+        // What the backup has in its queue may have been sent after the backup was made.
         let why = "the server was restored from a backup: what is queued may have been sent already";
         self.set_gate(Some(why), None).await
     }
 
-    /// Holds everything for a reason, or releases it at a number of restores; returns the reason that holds then. A reason that
-    /// holds already stays.
+    /// Holds everything for a reason, or releases it as of a number of restores; returns the reason that is in force afterwards. A
+    /// reason that is in force already stays.
     pub(super) async fn set_gate(
         &self,
         why: Option<&str>,

@@ -21,7 +21,7 @@ pub enum SourceKind {
     Submission,
     /// Submission by SMTP (RFC 6409).
     Smtp,
-    /// A message that an alias leads to another server.
+    /// A message that an alias forwards to another server.
     Forward,
     /// A report about another message (RFC 3464).
     Report,
@@ -31,7 +31,7 @@ pub enum SourceKind {
     AggregateReport,
 }
 
-/// Where a queued message comes from, and what makes it the same message when it is queued again.
+/// Where a queued message comes from, and what identifies it when it is queued again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// What queued it.
@@ -40,7 +40,7 @@ pub struct Source {
     pub account: Option<AccountId>,
     /// The record that it belongs to, 0 for none. A report about a submission has that submission.
     pub record: RecordId,
-    /// Names the message: adding the same key and recipient again adds nothing.
+    /// Identifies the message: adding the same key and recipient again adds nothing.
     pub key: [u8; 32],
 }
 
@@ -64,7 +64,7 @@ pub enum Return {
     Headers,
 }
 
-/// When a recipient's fate is reported: `NOTIFY` (RFC 3461 §4.1). `NEVER` is all false.
+/// Which outcomes for a recipient are reported: `NOTIFY` (RFC 3461 §4.1). `NEVER` is all false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notify {
@@ -77,7 +77,7 @@ pub struct Notify {
 }
 
 impl Default for Notify {
-    /// What holds without `NOTIFY`: failures and delays are reported.
+    /// The default without `NOTIFY`: failures and delays are reported.
     fn default() -> Self {
         Self { on_success: false, on_failure: true, on_delay: true }
     }
@@ -88,7 +88,7 @@ impl Default for Notify {
 pub struct NewRecipient {
     /// The address as SMTP writes it, without brackets; the domain in lowercase.
     pub address: String,
-    /// When the sender hears of it.
+    /// When the sender gets a report.
     pub notify: Notify,
     /// `ORCPT` (RFC 3461 §4.2) as it was given: `rfc822;bob@example.net`.
     pub original: Option<String>,
@@ -101,7 +101,7 @@ pub struct NewMessage {
     pub source: Source,
     /// Its bytes, which are stored already.
     pub blob: BlobId,
-    /// How many they are.
+    /// Their number.
     pub size: u64,
     /// The envelope sender; empty for `<>`.
     pub sender: String,
@@ -117,17 +117,17 @@ pub struct NewMessage {
     pub recipients: Vec<NewRecipient>,
 }
 
-/// A reply of a server, or what stands for one when there was no server to ask.
+/// A reply of a server, or one that this server made because no server could be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reply {
-    /// The reply code (RFC 5321 §4.2): 250, 451, 550.
+    /// The reply code (RFC 5321 §4.2), such as 250, 451 or 550.
     pub code: u16,
-    /// The enhanced status code (RFC 3463), as `5.1.1`.
+    /// The enhanced status code (RFC 3463), such as `5.1.1`.
     pub enhanced: String,
     /// Its text in one line.
     pub text: String,
-    /// The server that replied; `None` when this server found it out itself.
+    /// The server that replied; `None` for a reply that this server made.
     pub from: Option<String>,
 }
 
@@ -142,7 +142,7 @@ impl Reply {
         self.code >= 500
     }
 
-    /// Whether the message was taken.
+    /// Whether the message was accepted.
     pub fn is_success(&self) -> bool {
         self.code < 300
     }

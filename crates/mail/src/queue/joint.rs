@@ -1,5 +1,5 @@
-//! Requests of one kind that wait for the same account of the queue are done in one commit: a sender that works for many domains at once has them
-//! in the same account when they are recipients of one message.
+//! Combines requests of one kind that wait for the same account of the queue into one commit. A sender that serves many domains at
+//! once has such requests when their recipients are those of one message, which are in the same account.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use super::edit::Editor;
 /// The most records of several requests in one commit. A single request may have more.
 const RECORDS_MAX: usize = 256;
 
-/// What can be done together with others of its kind.
+/// A request that can be combined with others of its kind.
 #[async_trait]
 pub(super) trait Request: Clone + Send + Sync + Sized {
     type Answer: Send;
@@ -22,10 +22,10 @@ pub(super) trait Request: Clone + Send + Sync + Sized {
     /// The records that it changes.
     fn records(&self) -> Vec<RecordId>;
 
-    /// Does several that change different records in one commit; returns an answer for each, in their order.
+    /// Executes several requests, which change different records, in one commit; returns an answer for each, in their order.
     ///
     /// # Errors
-    /// As [`Editor::edit`]; then none of them is done, as far as is known.
+    /// As [`Editor::edit`]; then none of them is known to have been executed.
     async fn commit(
         editor: &Editor,
         account: AccountId,
@@ -54,13 +54,13 @@ impl<R: Request> Pending<R> {
         answered
     }
 
-    /// The first ones, as far as they change different records and fit into a commit.
+    /// The first requests, as far as they change different records and fit into a commit.
     fn take(&self) -> Vec<Waiting<R>> {
         let mut waiting = self.0.lock();
         let (mut taken, mut records) = (Vec::new(), BTreeSet::new());
         while let Some(next) = waiting.pop_front() {
             if next.answer.is_closed() {
-                continue; // nobody waits for it any more
+                continue; // its caller has stopped waiting
             }
             let own = next.request.records();
             let fits = records.len() + own.len() <= RECORDS_MAX && !own.iter().any(|id| records.contains(id));
@@ -76,7 +76,7 @@ impl<R: Request> Pending<R> {
 }
 
 impl Editor {
-    /// Has a request done, with those that wait for the same account.
+    /// Executes a request, together with those that wait for the same account.
     ///
     /// # Errors
     /// As [`Editor::edit`].
@@ -93,7 +93,7 @@ impl Editor {
                 answer = &mut answered => match answer {
                     Ok(answer) => return answer,
                     Err(_) => {
-                        // The task that did it was ended, and it is not known how far it got: repeating is safe.
+                        // The task that executed it was aborted, and it is not known how far it got: repeating is safe.
                         answered = pending.add(request.clone());
                         continue;
                     }
@@ -112,7 +112,7 @@ impl Editor {
         match R::commit(self, account, &requests).await {
             Ok(answers) => {
                 for (waiting, answer) in waiting.zip(answers) {
-                    let _ = waiting.answer.send(Ok(answer)); // it may be gone by now
+                    let _ = waiting.answer.send(Ok(answer)); // its caller may have stopped waiting
                 }
             }
             Err(error) if waiting.len() == 1 => {
@@ -120,7 +120,7 @@ impl Editor {
                     let _ = waiting.answer.send(Err(error));
                 }
             }
-            // One of them may be to blame, and must not hold up the others.
+            // One of them may be the cause, and must not hold up the others.
             Err(_) => {
                 for Waiting { request, answer } in waiting {
                     let alone = R::commit(self, account, &[request]).await;

@@ -1,4 +1,4 @@
-//! Listing and counting.
+//! Lists and counts recipients.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -21,14 +21,14 @@ use crate::{hex, schema::queued};
 
 /// The longest page of a list.
 pub const LIST_MAX: usize = 1_000;
-/// The most records that are read for one page: when few of them match, it is short, and others follow.
+/// The most records that are read for one page: when few of them match, the page is short, and others follow.
 const READ_MAX: usize = 16_384;
-/// The most domains that are counted apart.
+/// The most domains that are counted separately.
 const DOMAINS_MAX: usize = 20_000;
 /// Records that are read together.
 const ROWS: usize = 256;
 
-/// Which recipients of the queue: those for which all of these hold.
+/// A filter: recipients of the queue for which all of these hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListFilter {
     /// Their domain, in any case.
@@ -41,7 +41,7 @@ pub struct ListFilter {
     pub state: Option<QueuedState>,
 }
 
-/// Where a list goes on.
+/// Where a list continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListCursor {
     account: QueueAccount,
@@ -70,33 +70,33 @@ impl FromStr for ListCursor {
 /// A page of the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPage {
-    /// Recipients; fewer than were asked for also when more follow.
+    /// The recipients; there may be fewer than were asked for even if more follow.
     pub recipients: Vec<QueuedRecipient>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<ListCursor>,
 }
 
-/// What the queue has for a domain.
+/// The recipients of a domain in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainCount {
-    /// The domain; for the domains beyond those that are counted apart `…`.
+    /// The domain, or `…` for all domains beyond those that are counted separately.
     pub domain: String,
     /// Its recipients.
     pub recipients: u64,
     /// Those of them that are held.
     pub held: u64,
-    /// When the oldest of them is or was due, in seconds since 1970; while it is tried the end of the lease.
+    /// When the oldest of them is or was due, in seconds since 1970; while it is being tried, the end of the lease.
     pub oldest_due: u64,
 }
 
-/// What the queue has.
+/// The size of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Recipients that are tried when they are due.
     pub waiting: u64,
     /// Recipients that are held.
     pub held: u64,
-    /// What has ended and is remembered.
+    /// Recipients that have ended and are remembered.
     pub remembered: u64,
     /// When the first of those that are waiting is or was due, in seconds since 1970; `None` when none is waiting.
     pub oldest_due: Option<u64>,
@@ -121,7 +121,7 @@ pub struct DuePage {
 }
 
 impl ListFilter {
-    /// The narrowest index of it.
+    /// The query on the most selective index for it.
     fn query(&self) -> Query {
         let state = self.state.map(state_number);
         let of = |index| Query::new(queued::KIND, index);
@@ -144,7 +144,7 @@ impl ListFilter {
         }
     }
 
-    /// What the index did not check.
+    /// Checks what the index did not.
     fn matches(&self, recipient: &QueuedRecipient) -> bool {
         let message = &recipient.message;
         self.domain.as_ref().is_none_or(|domain| recipient.domain == domain.to_lowercase())
@@ -175,7 +175,7 @@ impl Editor {
                     page.next = Some(ListCursor { account, after: cursor });
                     return Ok(page);
                 }
-                // Only as many as still fit: the cursor is behind the last one that was read.
+                // Reads only as many as still fit, so that the cursor is right after the last one that was read.
                 let mut query = filter.query().limit(ROWS.min(limit - page.recipients.len()));
                 query.after = cursor.take();
                 let found = self.records.query(account.account(), &query).await?;
@@ -310,7 +310,7 @@ impl Editor {
         Ok(counts)
     }
 
-    /// Walks the index alone; a record is read only for the first of each domain in this account, which is the oldest.
+    /// Walks only the index; a record is read only for the first recipient of each domain in this account, which is the oldest.
     async fn count_domains(
         &self,
         account: QueueAccount,
@@ -374,7 +374,7 @@ impl Editor {
     }
 }
 
-/// The count of a domain, or when there are too many that of all others.
+/// The count of a domain; beyond the most domains that are counted, that of all others.
 fn entry(domains: &mut HashMap<String, DomainCount>, domain: String) -> &mut DomainCount {
     let is_apart = domains.len() < DOMAINS_MAX || domains.contains_key(&domain);
     let domain = if is_apart { domain } else { "…".to_owned() };

@@ -1,8 +1,9 @@
 //! The queue of outgoing mail: a record for each recipient, in reserved accounts.
 //!
-//! What is added is durable, and is sent or reported until it ends. A sender reads what is due, claims it by a conditional commit with
-//! a lease, tries it, and notes the outcome; what its lease outlives is tried again. Several servers may send from one store. Nothing
-//! of the queue is in memory.
+//! An added message is durable, and each recipient is tried until it has ended: delivered, failed or dropped. A sender reads which
+//! recipients are due, claims them by a conditional commit with a lease, tries them, and records the outcome; when a lease ends
+//! without an outcome, the recipient is tried again. Several servers may send from one store. The queue keeps no recipients in
+//! memory.
 
 mod account;
 mod add;
@@ -51,17 +52,18 @@ impl Queue {
         Self { editor: Arc::new(Editor::new(records, clock)), restores: 0 }
     }
 
-    /// The same for a store that was restored from backups so often, as its [`restante_records::Upkeep::restores`] says: nothing is
-    /// sent until an operator releases the queue after the last one.
+    /// The same for a store that was restored from backups so many times, see [`restante_records::Upkeep::restores`]: nothing is
+    /// sent until an operator releases the queue after the last restore.
     #[must_use]
     pub fn restored(mut self, restores: u64) -> Self {
         self.restores = restores;
         self
     }
 
-    /// Adds a message, and returns the ids of its recipients, in their order, when they are durable. All are added in one commit (beyond
-    /// 2,048 recipients or 1 MiB in several). A recipient that was added with the same [`Source::key`] before is not added again, also when it
-    /// has ended meanwhile, if it came from a submission of JMAP, a forward or a vacation reply: those are remembered for 5 days.
+    /// Adds a message, and returns the ids of its recipients, in their order, when they are durable. All are added in one commit
+    /// (in several beyond 2,048 recipients or 1 MiB). A recipient that is already there with the same [`Source::key`] is not added
+    /// again. For a submission of JMAP, a forward or a vacation reply this holds even if it has ended: those are remembered for 5
+    /// days.
     ///
     /// The blob must have been put or touched for this.
     ///
@@ -71,7 +73,7 @@ impl Queue {
         self.editor.add(&message).await
     }
 
-    /// A page of what is due in an account from one time until another, both included, in seconds since 1970. At most 4,096 a page.
+    /// A page of the recipients of an account that are due between two times, both included, in seconds since 1970. At most 4,096 a page.
     ///
     /// # Errors
     /// Those of a query.
@@ -99,7 +101,7 @@ impl Queue {
         self.editor.due_of(account, domain, until, limit).await
     }
 
-    /// When the first recipient of an account is due that is due later than a time, in seconds since 1970.
+    /// When the next recipient of an account becomes due after a time, in seconds since 1970.
     ///
     /// # Errors
     /// Those of a query.
@@ -107,8 +109,9 @@ impl Queue {
         self.editor.next_due(account, after).await
     }
 
-    /// Claims those of some recipients of one account that are due now, until a time in seconds since 1970. Of several that claim one
-    /// at once, one gets it. When the lease has ended it is due again. What is claimed more than an hour late expires so much later.
+    /// Claims those of some recipients of one account that are due now, until a time in seconds since 1970. If several senders
+    /// claim a recipient at once, one of them gets it. When the lease has ended, the recipient is due again. The expiry of one that
+    /// is claimed more than an hour late is moved by that time.
     ///
     /// # Errors
     /// `Invalid` for recipients of several accounts; those of a commit.
@@ -116,8 +119,8 @@ impl Queue {
         self.editor.claim(ids, lease_until).await
     }
 
-    /// Extends those of some leases of one account that end before a time. Returns the leases whose recipients may still be tried: nobody else has
-    /// claimed them, and no operator has dropped or held them. Commits nothing when no lease ends so soon.
+    /// Extends those of some leases of one account that end before a time. Returns the leases whose recipients may still be tried:
+    /// no other sender has claimed them, and no operator has dropped or held them. Commits nothing when no lease ends so soon.
     ///
     /// # Errors
     /// As [`Queue::claim`].
@@ -125,8 +128,8 @@ impl Queue {
         self.editor.renew(leases, before, until).await
     }
 
-    /// Notes what became of recipients of one account, and adds the reports about them, in one commit; returns how many endings were
-    /// noted. One whose lease somebody else has by now is left out, unless it was delivered.
+    /// Records the outcomes for recipients of one account, and adds the reports about them, in one commit; returns how many endings
+    /// were recorded. A recipient whose lease is no longer the caller's is left out, unless it was delivered.
     ///
     /// # Errors
     /// As [`Queue::claim`].
@@ -155,7 +158,8 @@ impl Queue {
         self.editor.list(filter, after, limit).await
     }
 
-    /// The recipients by domain, the domain with the most first. It walks the queue: it is for people. At most 20,000 domains are counted apart.
+    /// The recipients by domain, the domain with the most first. It walks the whole queue, so it is meant for operators. At most
+    /// 20,000 domains are counted separately.
     ///
     /// # Errors
     /// Those of a query.
@@ -163,7 +167,7 @@ impl Queue {
         self.editor.domains().await
     }
 
-    /// How many recipients there are. It counts by walking.
+    /// How many recipients there are. It walks the whole queue.
     ///
     /// # Errors
     /// Those of a query.
@@ -171,7 +175,7 @@ impl Queue {
         self.editor.totals().await
     }
 
-    /// Holds recipients: they are not tried until they are released. An attempt that is under way is finished. Returns how many.
+    /// Holds recipients: they are not tried until they are released. An attempt that is under way is finished. Returns how many were held.
     ///
     /// # Errors
     /// Those of a commit; those that were held before stay held.
@@ -179,7 +183,8 @@ impl Queue {
         self.editor.operate(selection, &Action::Hold { why: why.to_owned() }).await
     }
 
-    /// Releases recipients that are held. One that was due more than an hour ago expires so much later. Returns how many.
+    /// Releases recipients that are held. The expiry of one that was due more than an hour ago is moved by that time. Returns how
+    /// many were released.
     ///
     /// # Errors
     /// As [`Queue::hold`].
@@ -187,8 +192,8 @@ impl Queue {
         self.editor.operate(selection, &Action::Release).await
     }
 
-    /// Makes recipients due now that wait for a later time. Those that their author has scheduled for later ([`QueuedRecipient::is_scheduled`]) only
-    /// when they are named by their ids. Returns how many.
+    /// Makes recipients due now that wait for a later time. Those that their author has scheduled for later
+    /// ([`QueuedRecipient::is_scheduled`]) are included only when they are named by their ids. Returns how many were made due.
     ///
     /// # Errors
     /// As [`Queue::hold`].
@@ -198,7 +203,7 @@ impl Queue {
             .await
     }
 
-    /// Drops recipients: nothing more is sent to them and nothing is reported. Returns how many.
+    /// Drops recipients: nothing more is sent to them, and nothing is reported. Returns how many were dropped.
     ///
     /// # Errors
     /// As [`Queue::hold`].
@@ -214,10 +219,10 @@ impl Queue {
         self.editor.operate_on_ids(ids, &Action::Drop).await
     }
 
-    /// Forgets what has ended and was remembered long enough, some of each account; returns whether there is more.
+    /// Forgets recipients that have ended and were remembered long enough, some of each account; returns whether there are more.
     ///
     /// # Errors
-    /// The first one of a commit; the other accounts are cleared in spite of it.
+    /// The first one of a commit; the other accounts are cleared nevertheless.
     pub async fn forget(&self) -> Result<bool, Error> {
         self.editor.forget().await
     }
@@ -235,8 +240,8 @@ impl Queue {
         self.editor.gate(self.restores).await
     }
 
-    /// Holds everything: from when this returns, senders on clones of this queue begin no attempt. Returns why it is held: the reason that held
-    /// already, if one did.
+    /// Holds everything: once this returns, senders on clones of this queue begin no attempt. Returns why it is held: the reason
+    /// that was in force already, if there was one.
     ///
     /// # Errors
     /// Those of a commit.
@@ -244,7 +249,7 @@ impl Queue {
         self.editor.set_gate(Some(why), None).await
     }
 
-    /// Lets mail be sent again, also after a restore. Recipients that are held by themselves stay held.
+    /// Lets mail be sent again, also after a restore. Recipients that are held individually stay held.
     ///
     /// # Errors
     /// Those of a commit.

@@ -1,4 +1,4 @@
-//! What operators do with recipients in the queue.
+//! Operators' actions on recipients in the queue.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::schema::queued;
 /// The most recipients of one commit.
 const STEP: usize = 256;
 
-/// Which recipients an operator means.
+/// The recipients that an operator selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// These. Those that are gone are left out.
+    /// The ones with these ids. Those that no longer exist are left out.
     Ids(Vec<QueuedId>),
     /// All that match.
     Matching(ListFilter),
@@ -34,7 +34,7 @@ pub(super) enum Action {
         why: String,
     },
     Release,
-    /// Also what its author has scheduled for later, if it was named by its id.
+    /// Including recipients that their author has scheduled for later, if they were named by their ids.
     Retry {
         is_named: bool,
     },
@@ -50,7 +50,7 @@ struct Operate<'a> {
 impl Edit for Operate<'_> {
     type Plan = Vec<RecordId>;
 
-    /// Those that change.
+    /// The changes, and the records that change.
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<RecordId>), Error> {
         let (mut changes, mut changed) = (Vec::new(), Vec::new());
         for record in reader.read(self.ids.to_vec()).await? {
@@ -79,14 +79,14 @@ fn in_state(record: &Record, state: QueuedState) -> Properties {
     properties
 }
 
-/// The body with a reason; `None` for one that can't be read, which stays as it is.
+/// The body with a reason; `None` for a body that can't be read, which stays as it is.
 fn with_reason(record: &Record, reason: Option<&str>) -> Result<Option<Body>, Error> {
     let Ok(mut stored) = Stored::read(&record.body) else { return Ok(None) };
     stored.reason = reason.map(str::to_owned);
     stored.body(record.body.blobs.clone()).map(Some)
 }
 
-/// Its attempt, if one is under way, is finished.
+/// Holds a recipient. An attempt that is under way is finished.
 fn hold(record: &Record, why: &str) -> Result<Option<Change>, Error> {
     if !is_in(record, QueuedState::Due) {
         return Ok(None);
@@ -109,7 +109,8 @@ fn release(record: &Record, now: u64) -> Result<Option<Change>, Error> {
     Ok(Some(Change::Update { kind: queued::KIND, id: record.id, body, properties: Some(properties) }))
 }
 
-/// What is being tried, what is held and what is due anyway is left as it is; and what its author wants to be sent later (RFC 4865), unless it is named.
+/// Makes a recipient due now. One that is being tried, held or due anyway stays as it is, and so does one that its author has
+/// scheduled for later (RFC 4865), unless it is named.
 fn retry(record: &Record, is_named: bool, now: u64) -> Option<Change> {
     let is_scheduled = is_scheduled(&record.properties, now);
     if is_scheduled && !is_named {
@@ -125,7 +126,7 @@ fn retry(record: &Record, is_named: bool, now: u64) -> Option<Change> {
     Some(Change::Update { kind: queued::KIND, id: record.id, body: None, properties: Some(properties) })
 }
 
-/// Forgets what has ended.
+/// Removes records of recipients that have ended and need not be remembered any longer.
 struct Forget {
     before: u64,
 }
@@ -134,7 +135,7 @@ struct Forget {
 impl Edit for Forget {
     type Plan = bool;
 
-    /// Whether there is more.
+    /// The changes, and whether there are more.
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, bool), Error> {
         let query = restante_records::Query::new(queued::KIND, queued::BY_REMEMBERED)
             .between(std::ops::Bound::Unbounded, std::ops::Bound::Excluded(self.before.into()))
@@ -146,7 +147,7 @@ impl Edit for Forget {
 }
 
 impl Editor {
-    /// Does something with a selection, some hundred at a time; returns how many it changed.
+    /// Applies an action to a selection, some hundred at a time; returns how many recipients it changed.
     pub(super) async fn operate(&self, selection: &Selection, action: &Action) -> Result<u64, Error> {
         match selection {
             Selection::Ids(ids) => Ok(self.operate_on_ids(ids, action).await?.len() as u64),
@@ -169,7 +170,7 @@ impl Editor {
         }
     }
 
-    /// Does something with recipients; returns those that it changed.
+    /// Applies an action to recipients; returns those that it changed.
     pub(super) async fn operate_on_ids(
         &self,
         ids: &[QueuedId],

@@ -16,7 +16,7 @@ use crate::schema::queued;
 
 /// The longest text of a reply that is kept.
 const REPLY_CHARS_MAX: usize = 500;
-/// Beyond this lateness nothing can have been tried, in seconds: the server was off or held, or a backup was restored.
+/// A recipient that is later than this, in seconds, can't have been tried: the server was off, the recipient held, or a backup restored.
 const LATE_SECONDS: u64 = 3_600;
 
 /// The body of a record.
@@ -34,7 +34,7 @@ pub(super) struct Stored {
     original: Option<String>,
     pub(super) last: Option<StoredAttempt>,
     pub(super) reason: Option<String>,
-    /// Times in a row that it was returned for later without an attempt.
+    /// How many times in a row it was returned for later without an attempt.
     #[serde(default)]
     pub(super) returns: u32,
 }
@@ -104,7 +104,7 @@ impl Stored {
         self.source.key == key_text(key)
     }
 
-    /// Whether it is remembered when it has ended: its source may come again with the same key after that.
+    /// Whether it is remembered when it has ended: its source may add it again with the same key after that.
     pub(super) fn is_remembered(&self) -> bool {
         match self.source.kind {
             SourceKind::Submission
@@ -178,7 +178,7 @@ fn domain_of(address: &str) -> String {
     domain.to_lowercase()
 }
 
-/// A text as a property: one that is too long is hashed, so that different ones stay different.
+/// A text as a property. One that is too long is hashed, so that different texts stay different.
 pub(crate) fn property_text(text: &str) -> Bytes {
     if text.len() <= TEXT_BYTES_MAX {
         return Bytes::copy_from_slice(text.as_bytes());
@@ -218,20 +218,21 @@ pub(super) fn is_scheduled(properties: &Properties, now: u64) -> bool {
         && number(properties, queued::ATTEMPTS).unwrap_or(0) == 0
 }
 
-/// Gives a property one value, or with `None` no value.
+/// Sets a property to one value, or removes it for `None`.
 pub(super) fn set(properties: &mut Properties, property: Property, value: Option<Value>) {
     let others = properties.iter().filter(|(known, _)| *known != property).cloned();
     *properties = others.chain(value.map(|value| (property, value))).collect();
 }
 
-/// Adds the time since a recipient was due to its first time, by which it expires, when nothing was tried for long.
+/// Moves the first due time of a recipient, from which its expiry counts, by the time since it was due, if that is long: it was not
+/// tried in that time.
 pub(super) fn add_lateness(properties: &mut Properties, now: u64) {
     let (Some(due), Some(first)) = (number(properties, queued::DUE), number(properties, queued::FIRST_DUE))
     else {
         return;
     };
     let late = now.saturating_sub(due);
-    // One that an operator has sent before the time of its author keeps that time.
+    // A recipient that an operator has sent before its scheduled time keeps that time.
     let later = first.saturating_add(late).min(now);
     if late > LATE_SECONDS && later > first {
         set(properties, queued::FIRST_DUE, Some(Value::Number(later)));

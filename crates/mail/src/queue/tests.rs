@@ -296,7 +296,7 @@ async fn qu4_returns_for_later_are_counted_until_an_attempt_is_noted() {
     assert_eq!(store.queue.get(ids[0]).await.unwrap().unwrap().returns, 0);
 }
 
-/// A queue account that can't be changed kept those behind it from being cleared.
+/// A queue account that can't be changed kept those after it from being cleared.
 #[tokio::test]
 async fn qu1_what_has_ended_is_forgotten_though_another_account_can_not_be_read() {
     let store = Store::new().await;

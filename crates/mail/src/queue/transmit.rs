@@ -25,7 +25,7 @@ pub struct Outgoing {
     pub account: Option<AccountId>,
     /// The record that it belongs to, 0 for none.
     pub record: RecordId,
-    /// Names the message.
+    /// Identifies the message.
     pub key: [u8; 32],
 }
 
@@ -53,13 +53,13 @@ pub struct Recipient {
     pub original: Option<String>,
 }
 
-/// What became of a recipient in an attempt.
+/// The outcome for a recipient in an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempted {
     /// The reply: 2yz delivered, 4yz to be tried again, 5yz failed for good.
     pub reply: Reply,
-    /// Whether the server that took it reports further on itself (it has `DSN`), so that nothing is reported of its success here.
+    /// Whether the server that accepted it sends further reports itself (it has `DSN`), so that this server does not report the success.
     pub is_reported_further: bool,
-    /// Whether it leads to other servers by an alias of this one: its copies for them are in the queue.
+    /// Whether an alias of this server leads to other servers: the copies for them are in the queue.
     pub is_forwarded: bool,
 }

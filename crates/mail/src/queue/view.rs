@@ -1,4 +1,4 @@
-//! What is read of the queue.
+//! The queue as readers see it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub struct QueuedMessage {
     pub source: Source,
     /// Its bytes.
     pub blob: BlobId,
-    /// How many they are.
+    /// Their number.
     pub size: u64,
     /// The envelope sender; empty for `<>`.
     pub sender: String,
@@ -68,9 +68,9 @@ pub struct QueuedRecipient {
     pub is_leased: bool,
     /// Whether its sender got a report of the delay.
     pub is_delay_reported: bool,
-    /// How often it could not even be prepared.
+    /// How often it could not be prepared for an attempt.
     pub faults: u32,
-    /// Times in a row that it was returned for later without an attempt.
+    /// How many times in a row it was returned for later without an attempt.
     pub returns: u32,
     /// The last attempt.
     pub last: Option<LastAttempt>,

@@ -1,4 +1,5 @@
-//! Strings that many parts have, as numbers. They stand in files: a string is added at the end, and none is moved or removed.
+//! Strings that many parts have, as numbers. The numbers are stored on disk: a new string is added at the end, and none is moved or
+//! removed.
 
 use super::varint::{Reader, put, put_string};
 
@@ -30,7 +31,7 @@ pub(super) const MEDIA_TYPES: &[&str] = &[
     "application/vnd.openxmlformats-officedocument.presentationml.presentation",
 ];
 
-/// As written in mail, where both cases are usual.
+/// As written in mail, where both cases are common.
 pub(super) const CHARSETS: &[&str] = &[
     "us-ascii",
     "US-ASCII",

@@ -16,12 +16,12 @@ use serde::Deserialize;
 use crate::message::{Message, Shorthand, Structure};
 use varint::{Reader, put, unzigzag, zigzag};
 
-/// The length of a row. Records allow four times as much, but each listing reads rows as a whole.
+/// The maximum length of a row. Records allow four times as much, but each listing reads whole rows.
 pub const ROW_BYTES_MAX: usize = 64 << 10;
 /// The bytes of all ready JSON in a row: what would exceed them is left out.
 const JSON_BYTES_MAX: usize = 48 << 10;
 const VERSION: u8 = 1;
-/// The properties that have ready JSON: all of [`Shorthand`] but `hasAttachment`.
+/// The number of properties that have ready JSON: all of [`Shorthand`] except `hasAttachment`.
 const FRAGMENTS: usize = 12;
 const ALL: [Shorthand; FRAGMENTS] = [
     Shorthand::MessageId,
@@ -76,7 +76,7 @@ impl Message {
     }
 }
 
-/// The row of an email. Reading it copies nothing; its parts are decoded when they are asked for.
+/// The row of an email. Reading it copies nothing; its parts are decoded on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     bytes: Bytes,
@@ -102,7 +102,7 @@ impl Row {
     /// Reads the body of an email's record.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when the bytes are no row, or one of a later version.
+    /// [`ErrorKind::Corrupt`] when the bytes are not a row, or are one of a later version.
     pub fn read(bytes: Bytes) -> Result<Self, Error> {
         let mut reader = Reader::new(&bytes);
         match reader.byte() {
@@ -166,7 +166,7 @@ impl Row {
         self.size
     }
 
-    /// The length of the message's header, with the empty line behind it.
+    /// The length of the message's header, including the empty line after it.
     pub fn header_bytes(&self) -> u32 {
         self.header_bytes
     }
@@ -202,8 +202,8 @@ impl Row {
         parts::decode(bytes).map(Some).ok_or_else(|| damaged("has damaged parts"))
     }
 
-    /// What `Email/query` sorts by for `from` and `to`: the name of the first address, else the address, else nothing
-    /// (RFC 8621 §4.4.2). For a property that was too long for the row, nothing.
+    /// What `Email/query` sorts by for `from` and `to`: the name of the first address, else the address, else nothing (RFC 8621
+    /// §4.4.2). Nothing for a property that was too long for the row.
     pub fn address_key(&self, shorthand: Shorthand) -> String {
         #[derive(Deserialize)]
         struct Address {
@@ -213,7 +213,7 @@ impl Row {
 
         let json = self.json(shorthand).unwrap_or_default();
         let Some(addresses) = json.strip_prefix(b"[") else { return String::new() };
-        // Only the first address is read, whatever follows it.
+        // Only the first address is read, no matter what follows it.
         match serde_json::Deserializer::from_slice(addresses).into_iter::<Address>().next() {
             Some(Ok(Address { name: Some(name), .. })) if !name.is_empty() => name,
             Some(Ok(Address { email, .. })) => email,
@@ -239,7 +239,7 @@ fn damaged(how: &str) -> Error {
 /// Any bytes as a row, for the fuzz target.
 ///
 /// # Panics
-/// When reading panics, or when parts are accepted that would be written otherwise.
+/// When reading panics, or when parts are accepted that would be written differently.
 #[doc(hidden)]
 pub fn fuzz_row(bytes: &[u8]) {
     if let Ok(row) = Row::read(Bytes::copy_from_slice(bytes)) {

@@ -26,8 +26,8 @@ const KINDS: [PartKind; 3] = [PartKind::Leaf, PartKind::Multipart, PartKind::Mes
 const ENCODINGS: [Encoding; 4] =
     [Encoding::Identity, Encoding::Base64, Encoding::QuotedPrintable, Encoding::Unknown];
 
-/// The bytes of a structure. None if its parts do not stand depth first or its lists do not ascend, as [`crate::message::read`]
-/// makes them.
+/// The bytes of a structure. None if its parts are not listed depth first or its lists are not ascending, as
+/// [`crate::message::read`] makes them.
 pub(super) fn encode(structure: &Structure) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(32 * structure.parts.len());
     let mut lists = [&structure.text_body, &structure.html_body, &structure.attachments]
@@ -95,12 +95,12 @@ fn encode_part(part: &Part, list_bits: u8, position: u32, out: &mut Vec<u8>) -> 
     Some(next_position(part))
 }
 
-/// The parts of a multipart begin in its body, and what follows a leaf begins behind its body.
+/// The parts of a multipart begin in its body, and what follows a leaf begins after its body.
 fn next_position(part: &Part) -> u32 {
     if part.kind == PartKind::Multipart { part.body.start } else { part.body.end }
 }
 
-/// Reads what [`encode`] wrote, and nothing else.
+/// Reads what [`encode`] wrote, and accepts nothing else.
 pub(super) fn decode(bytes: &[u8]) -> Option<Structure> {
     let mut reader = Reader::new(bytes);
     let count = usize::try_from(reader.number()?).ok().filter(|count| *count <= PARTS_MAX)?;
@@ -166,7 +166,7 @@ fn decode_part(reader: &mut Reader<'_>, number: u16, position: u32) -> Option<(P
     Some((part, first & (IN_TEXT_BODY | IN_HTML_BODY | IN_ATTACHMENTS)))
 }
 
-/// None when it should be there and can't be read.
+/// None when the value should be there but can't be read.
 fn optional<T>(is_there: bool, read: impl FnOnce() -> Option<T>) -> Option<Option<T>> {
     if is_there { read().map(Some) } else { Some(None) }
 }
@@ -181,7 +181,7 @@ fn span_from(reader: &mut Reader<'_>, start: u32) -> Option<Span> {
     Some(Span { start, end: start.checked_add(reader.number_of_32_bits()?)? })
 }
 
-/// Each string takes at least a byte, so that a wrong count ends with the bytes.
+/// Each string takes at least a byte, so a wrong count fails at the end of the bytes.
 fn strings(reader: &mut Reader<'_>) -> Option<Vec<String>> {
     let count = reader.number()?;
     let mut strings = Vec::new();

@@ -9,7 +9,7 @@ fn row_of(raw: &[u8]) -> (Message, Row) {
     (message, row)
 }
 
-/// All that the row has is what the message has.
+/// The row has the same values as the message.
 fn assert_same(message: &Message, row: &Row) {
     assert_eq!((row.size(), row.header_bytes()), (message.size, message.header_bytes));
     assert_eq!((row.sent_at(), row.has_attachment()), (message.sent_at, message.has_attachment));
@@ -62,7 +62,7 @@ fn the_row_of_a_mail_has_the_bytes_that_the_format_lists() {
     assert_eq!(row, expected);
 }
 
-/// The page says what stands in files, and so it is what keeps the numbers from being changed.
+/// The page documents what is stored on disk, so this test keeps the numbers from being changed.
 #[test]
 fn the_page_of_the_format_lists_every_code() {
     let page = include_str!("../../../../docs/formats/mail-row.md");
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// Each part is inside of its multipart, and behind its own header.
+/// Each part is inside its multipart, and after its own header.
 fn check_part(part: &Part, structure: &Structure, length: usize) {
     assert!(
         part.header.start <= part.header.end

@@ -1,4 +1,4 @@
-//! A sender who got a vacation reply lately, and gets no other one so soon.
+//! A sender that got a vacation reply recently, and does not get another one yet.
 
 use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 

@@ -1,11 +1,11 @@
-//! A key by which mail of a domain is signed (RFC 6376), in the directory's reserved account of that domain.
+//! A key that signs mail of a domain (RFC 6376), in the directory's reserved account of that domain.
 
 use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
 /// The number of the kind.
 pub const KIND: Kind = Kind(14);
 
-/// A hash of the domain, as the directory has it; the domain itself is in the body.
+/// A hash of the domain in the directory's form; the domain itself is in the body.
 pub const DOMAIN: Property = Property(1);
 
 /// The keys of a domain, the oldest first.

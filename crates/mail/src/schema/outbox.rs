@@ -1,5 +1,5 @@
-//! What the queue has to hear of a submission. It is apart from the submission, so that queueing changes no state that clients see, and that destroying
-//! the submission stops nothing (RFC 8621 §7.5).
+//! What the queue has to know of a submission. It is separate from the submission, so that queueing changes no state that clients
+//! see, and destroying the submission stops nothing (RFC 8621 §7.5).
 
 use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
@@ -15,12 +15,12 @@ pub const SEND_AT: Property = Property(3);
 
 /// A value of [`STATE`]: the message is not in the queue yet. The body has what the queue needs, and refers to the message.
 pub const UNQUEUED: u64 = 1;
-/// A value of [`STATE`]: the submission was canceled and then destroyed. What the queue has of it is not sent.
+/// A value of [`STATE`]: the submission was canceled and then destroyed. What the queue still has of it is not sent.
 pub const CANCELED: u64 = 2;
 
-/// What is known of a submission.
+/// The records of a submission.
 pub const BY_SUBMISSION: Index = Index(1);
-/// What is to be queued, and what was canceled, each in the order of time.
+/// The messages to queue, and the canceled submissions, each in the order of time.
 pub const BY_STATE: Index = Index(2);
 
 pub(super) fn schema() -> KindSchema {

@@ -10,20 +10,20 @@ pub const KIND: Kind = Kind(21);
 pub const AT: Property = Property(1);
 /// The bytes of the message.
 pub const SIZE: Property = Property(2);
-/// The domain of the envelope sender in lowercase; empty for `<>`. A longer one than a property takes is `#` and its hash.
+/// The domain of the envelope sender in lowercase; empty for `<>`. A domain that is too long for a property is `#` and its hash.
 pub const DOMAIN: Property = Property(3);
-/// Each recipient in lowercase, shortened as the domain.
+/// Each recipient in lowercase, shortened like the domain.
 pub const RECIPIENT: Property = Property(4);
-/// A hash of the message, its sender and its recipients: what comes again finds its record.
+/// A hash of the message, its sender and its recipients: a repeated message finds its record by it.
 pub const KEY: Property = Property(5);
 
 /// All of them in the order of time, with their sizes.
 pub const BY_AT: Index = Index(1);
-/// Those of a sender's domain.
+/// The messages of a sender's domain.
 pub const BY_DOMAIN: Index = Index(2);
-/// Those for a recipient.
+/// The messages for a recipient.
 pub const BY_RECIPIENT: Index = Index(3);
-/// Whether a message is kept already. Hashes are random, so that the index is scattered.
+/// Shows whether a message is already kept. Hashes are random, so the index is scattered.
 pub const BY_KEY: Index = Index(4);
 
 pub(super) fn schema() -> KindSchema {

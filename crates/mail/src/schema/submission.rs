@@ -1,4 +1,4 @@
-//! A submission, RFC 8621 §7: an email that was handed in to be sent. Its recipients and their delivery status are in the body.
+//! A submission, RFC 8621 §7: an email that was submitted for sending. Its recipients and their delivery status are in the body.
 
 use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
@@ -23,7 +23,7 @@ pub const FINAL: u64 = 2;
 /// A value of [`UNDO`].
 pub const CANCELED: u64 = 3;
 
-/// All submissions of an account, those first that are sent first.
+/// All submissions of an account, in the order in which they are sent.
 pub const BY_SEND_AT: Index = Index(1);
 
 pub(super) fn schema() -> KindSchema {

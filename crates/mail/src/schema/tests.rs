@@ -37,7 +37,7 @@ fn no_number_is_given_twice_and_none_belongs_to_others() {
     Schema::new(kinds()).unwrap();
 }
 
-/// The page says what stands in files, and so it is what keeps the numbers from being changed.
+/// The page documents what is stored on disk, so this test keeps the numbers from being changed.
 #[test]
 fn the_page_of_the_format_lists_every_number() {
     let page = include_str!("../../../../docs/formats/records.md");
@@ -105,7 +105,8 @@ async fn mail_is_delivered_and_found() {
     assert_eq!(threads, [Value::from(created[0])]);
 }
 
-/// An email has at most so many entries in an index, and this bounds mailboxes and keywords: those two multiply in none.
+/// The number of entries of an email in an index is bounded, which bounds its mailboxes and keywords: no index has an entry for
+/// each pair of the two.
 #[test]
 fn no_index_multiplies_mailboxes_with_keywords_or_places() {
     let many = [email::MAILBOX, email::KEYWORD, email::PLACE, email::DELETED, email::THREAD_KEY];

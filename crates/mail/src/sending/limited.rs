@@ -1,4 +1,4 @@
-//! The accounts that have reached a limit: what operators see.
+//! The accounts that have reached a limit, for operators.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::SendingLimit;
 
-/// The most accounts that are listed; the one that was refused longest ago leaves for another.
+/// The most accounts that are listed; when there are more, the one with the oldest refusal is removed.
 const ACCOUNTS_MAX: usize = 1_000;
 /// How long after its last refusal an account is listed.
 const LISTED_SECONDS: u64 = 24 * 3_600;
@@ -39,7 +39,7 @@ fn number<S: serde::Serializer>(account: &AccountId, serializer: S) -> Result<S:
 pub(super) struct Limited(HashMap<AccountId, LimitedAccount>);
 
 impl Limited {
-    /// Notes that a message was refused. Returns whether the account was not listed, or its limits did not hold it any more.
+    /// Notes that a message was refused. Returns whether the account was not listed, or its last limit had ended.
     pub(super) fn note(&mut self, account: AccountId, limit: SendingLimit, now: u64, until: u64) -> bool {
         self.forget(now);
         if let Some(known) = self.0.get_mut(&account) {

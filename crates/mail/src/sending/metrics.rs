@@ -6,7 +6,7 @@ use prometheus_client::{
 
 use super::SendingLimit;
 
-/// What is counted of limits on sending. Cloning shares the counts.
+/// Metrics of limits on sending. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct SendingMetrics {
     refused: Family<LimitLabel, Counter>,
@@ -31,7 +31,7 @@ impl Default for SendingMetrics {
     fn default() -> Self {
         let metrics = Self { refused: Family::default(), accounts: Family::default() };
         for limit in [SendingLimit::Messages, SendingLimit::Recipients] {
-            // So that the first one is an increase.
+            // Exported as 0, so that the first one is an increase.
             drop(metrics.refused.get_or_create(&LimitLabel::of(limit)));
             drop(metrics.accounts.get_or_create(&LimitLabel::of(limit)));
         }

@@ -30,7 +30,7 @@ use crate::{Tries, schema::sent};
 const HOUR: WindowLength = WindowLength { slot_seconds: 600, slots: 6 };
 /// The window of `recipients_per_day_max`.
 const DAY: WindowLength = WindowLength { slot_seconds: 3_600, slots: 24 };
-/// Locks by which what one account sends is counted one commit after the other. Accounts that share one wait for each other.
+/// Locks that serialize the commits that count what one account sends. Accounts that share a lock wait for each other.
 const LOCKS: usize = 256;
 /// The most messages that wait to be counted; further ones are refused as busy.
 const WAITING_MAX: usize = 16_384;
@@ -71,7 +71,7 @@ pub enum SendingRefused {
         /// How many it can have.
         max: u32,
     },
-    /// That can't be known now; of kind `Unavailable` or `Full`.
+    /// It is not known now whether the message may be sent; of kind `Unavailable` or `Full`.
     #[error(transparent)]
     Failed(#[from] Error),
 }
@@ -136,11 +136,11 @@ impl SendingLimits {
         Self(Arc::new(Inner { records, clock, rates, metrics, limited, waiting, locks }))
     }
 
-    /// Counts a message of an account to so many recipients, durably, before it is sent. What was counted stays so when the message is not sent after
-    /// all. Messages of one account that are counted at the same time share a commit.
+    /// Counts a message of an account to so many recipients, durably, before it is sent. It stays counted even if it is not sent
+    /// after all. Messages of one account that are counted at the same time share a commit.
     ///
     /// # Errors
-    /// [`SendingRefused`]; nothing is counted then, but after `Failed` nobody knows.
+    /// [`SendingRefused`]; nothing is counted then, except that it is unknown after `Failed`.
     pub async fn admit(&self, account: AccountId, recipients: usize) -> Result<(), SendingRefused> {
         let rates = self.0.rates;
         if rates.messages_per_hour_max == 0 && rates.recipients_per_day_max == 0 {
@@ -157,7 +157,7 @@ impl SendingLimits {
             Some(lock) => Some(lock.lock().await),
             None => None,
         };
-        // Who had the lock before may have counted this message with its own.
+        // The previous holder of the lock may have counted this message with its own.
         if let Ok(answer) = answer.try_recv() {
             return answer;
         }
@@ -197,7 +197,7 @@ impl SendingLimits {
 
     /// Counts messages of an account in one commit, and answers each.
     async fn count(&self, account: AccountId, waiting: Vec<Waiting>) {
-        // Who has given up waiting sends nothing.
+        // A caller that has stopped waiting sends nothing.
         let waiting: Vec<Waiting> =
             waiting.into_iter().filter(|waiting| !waiting.answer.is_closed()).collect();
         let sizes: Vec<u64> = waiting.iter().map(|waiting| waiting.recipients).collect();

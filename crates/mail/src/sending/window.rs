@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(super) struct WindowLength {
     /// The length of a slot.
     pub(super) slot_seconds: u64,
-    /// The slots of the window. One more is kept, so that a sum covers the whole window whatever part of the newest slot is over.
+    /// The slots of the window. One more is kept, so that a sum covers the whole window no matter how much of the newest slot has passed.
     pub(super) slots: u64,
 }
 
@@ -28,7 +28,7 @@ impl WindowLength {
 }
 
 impl Window {
-    /// Forgets the slots that have left the window. Those too far in the future are forgotten, too: a clock was wrong.
+    /// Drops the slots that have left the window, and those too far in the future, which a wrong clock has left.
     pub(super) fn move_to(&mut self, now: u64, length: WindowLength) {
         let current = length.slot_of(now);
         self.0.retain(|(slot, _)| length.end_of(*slot) > now && *slot <= current + length.slots);
@@ -38,7 +38,7 @@ impl Window {
         self.0.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Counts so many now.
+    /// Adds a count at this time.
     pub(super) fn add(&mut self, now: u64, length: WindowLength, count: u64) {
         let current = length.slot_of(now);
         match self.0.binary_search_by_key(&current, |(slot, _)| *slot) {
@@ -51,7 +51,7 @@ impl Window {
         }
     }
 
-    /// When `count` more fit below `max`, if nothing is counted until then. `None` when they never do.
+    /// When `count` more fit below `max`, if nothing is counted until then. `None` when they never fit.
     pub(super) fn fits_at(&self, length: WindowLength, count: u64, max: u64) -> Option<u64> {
         let mut sum = self.sum();
         for (slot, counted) in &self.0 {

@@ -1,4 +1,4 @@
-//! How a submission is kept.
+//! How a submission is stored.
 
 use restante_core::Error;
 use restante_records::{Properties, Record, RecordId};
@@ -62,7 +62,7 @@ impl SubmissionHead {
     /// Reads the properties of a record.
     ///
     /// # Errors
-    /// `Corrupt` for those that nobody writes.
+    /// `Corrupt` for values that are never written.
     pub(super) fn of(record: &Record) -> Result<Self, Error> {
         let damaged = || Error::corrupt(format!("the record of submission {} lacks properties", record.id.0));
         let number = |property| number_of(&record.properties, property).ok_or_else(damaged);
@@ -116,7 +116,7 @@ impl Submission {
     }
 }
 
-/// A time as properties have it.
+/// A time as it is stored in properties.
 pub(super) fn seconds(time: i64) -> u64 {
     u64::try_from(time).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Makes, cancels, releases and destroys submissions.
+//! Creates, cancels, releases and destroys submissions.
 
 use restante_core::{Error, ErrorKind};
 use restante_records::{
@@ -16,15 +16,15 @@ use crate::{
     schema::{outbox as outbox_kind, submission},
 };
 
-/// Submissions that leave for a new one.
+/// The most submissions that are removed when one is added.
 const EVICTED_MAX: usize = 2;
-/// How long it is remembered that a submission was canceled that is gone, from the time when it was to be sent: until then the queue has
-/// asked, unless it was held for so long.
+/// How long the note is kept that a submission, which no longer exists, was canceled, counted from the time when it was to be sent.
+/// By then the queue has asked for it, unless the queue was held for so long.
 const CANCELED_SECONDS: i64 = 30 * 24 * 3_600;
-/// Such notes that leave for a new one.
+/// The most such notes that are removed when a submission is added.
 const FORGOTTEN_MAX: usize = 16;
 
-/// What is done to a submission.
+/// An edit of a submission.
 pub(super) enum SubmissionEdit<'e> {
     /// Its record, and that of the outbox.
     Create(Change, Change),
@@ -35,7 +35,7 @@ pub(super) enum SubmissionEdit<'e> {
     Body(RecordId, &'e (dyn Fn(&mut SubmissionBody) -> bool + Send + Sync)),
 }
 
-/// What an edit commits: without changes nothing.
+/// What an edit commits: nothing if there are no changes.
 #[derive(Default)]
 struct Planned {
     changes: Vec<Change>,
@@ -53,7 +53,7 @@ pub(super) struct Edited {
 }
 
 impl Mail {
-    /// Makes a submission: when this returns, it is durable and will be sent.
+    /// Creates a submission: when this returns, it is durable and will be sent.
     ///
     /// # Errors
     /// `StateMismatch`; `Invalid` for an envelope that is too long to be kept; `Store`.
@@ -89,7 +89,7 @@ impl Mail {
         Ok((id, states))
     }
 
-    /// Cancels a submission: from here on nothing of it is sent. One that is canceled already stays so.
+    /// Cancels a submission: from then on, nothing of it is sent. A submission that is canceled already stays so.
     ///
     /// # Errors
     /// `NotFound`, `StateMismatch`; `CannotUnsend` when it is final; `Store`.
@@ -102,7 +102,7 @@ impl Mail {
         Ok(self.edit_submission(account, if_in_state, &SubmissionEdit::Cancel(id)).await?.states)
     }
 
-    /// Destroys a submission. That stops nothing: what is not canceled is sent (RFC 8621 §7.5).
+    /// Destroys a submission. That does not stop it from being sent, unless it was canceled before (RFC 8621 §7.5).
     ///
     /// # Errors
     /// `NotFound`, `StateMismatch`, `Store`.
@@ -115,8 +115,8 @@ impl Mail {
         Ok(self.edit_submission(account, if_in_state, &SubmissionEdit::Destroy(id)).await?.states)
     }
 
-    /// Makes a submission final, before anything of it is sent; `false` when it was canceled. One that is gone was not canceled, unless that was
-    /// noted when it was destroyed.
+    /// Makes a submission final, before anything of it is sent; `false` when it was canceled. A submission that no longer exists
+    /// counts as not canceled, unless a note about that was made when it was destroyed.
     ///
     /// # Errors
     /// Those of the records.
@@ -128,8 +128,8 @@ impl Mail {
         }
     }
 
-    /// Makes an edit, which is planned again when another server changes submissions meanwhile. Edits of one account by this server wait for
-    /// each other.
+    /// Makes an edit; it is planned again when another server has changed submissions meanwhile. Edits of one account by this
+    /// server wait for each other.
     pub(super) async fn edit_submission(
         &self,
         account: AccountId,
@@ -225,7 +225,7 @@ impl Mail {
         Ok(planned)
     }
 
-    /// Removes submissions beyond the most that an account keeps, if they are done.
+    /// The changes that remove submissions beyond the most that an account keeps, if they are done.
     async fn evicted_submissions(&self, account: AccountId) -> Result<Vec<Change>, Error> {
         let beyond = Query::new(submission::KIND, submission::BY_SEND_AT).descending();
         let beyond = beyond.skip(SUBMISSIONS_MAX - 1).limit(EVICTED_MAX);
@@ -238,7 +238,7 @@ impl Mail {
         Ok(done.map(|record| Change::Destroy { kind: submission::KIND, id: record.id }).collect())
     }
 
-    /// Removes notes of canceled submissions that nobody asks for any more.
+    /// The changes that remove notes of canceled submissions that the queue does not ask for any more.
     async fn forgotten_cancels(&self, account: AccountId) -> Result<Vec<Change>, Error> {
         let before = seconds(self.clock().now().seconds().saturating_sub(CANCELED_SECONDS));
         let old = Query::new(outbox_kind::KIND, outbox_kind::BY_STATE)
@@ -250,7 +250,7 @@ impl Mail {
     }
 }
 
-/// Whether nothing will be reported of a submission any more. What can't be read is.
+/// Whether nothing more will be reported of a submission. This holds for one that can't be read.
 fn is_done(record: &Record) -> bool {
     Submission::of(record).map_or(true, |submission| {
         let is_queued = submission.rcpt_to.iter().any(|it| it.state == RecipientState::Queued);
@@ -258,7 +258,7 @@ fn is_done(record: &Record) -> bool {
     })
 }
 
-/// Changes the properties of a submission, and leaves its body.
+/// The change that sets the properties of a submission and leaves its body.
 fn set_head(head: &SubmissionHead) -> Change {
     Change::Update { kind: submission::KIND, id: head.id, body: None, properties: Some(head.properties()) }
 }

@@ -1,7 +1,8 @@
-//! Submissions: emails that were handed in to be sent (RFC 8621 §7).
+//! Submissions: emails that were submitted for sending (RFC 8621 §7).
 //!
-//! A submission is made in one commit with a record of kind [`crate::outbox`], by which a follower finds what is to be queued. Whether it can still be
-//! canceled is decided by conditional commits: [`Mail::cancel_submission`] and [`Mail::release_submission`] can't both succeed.
+//! A submission is created in one commit with a record of kind [`crate::outbox`], by which a follower finds what to queue.
+//! Conditional commits decide whether it can still be canceled: [`Mail::cancel_submission`] and [`Mail::release_submission`] can't
+//! both succeed.
 
 mod body;
 mod edit;
@@ -19,13 +20,13 @@ pub use outbox::OutboxEntry;
 
 use crate::queue::{NewRecipient, Return, Transmission};
 
-/// The most submissions that an account keeps: with a further one those leave that were sent first and are done.
+/// The most submissions that an account keeps: beyond that, those that were sent first are removed if they are done.
 pub const SUBMISSIONS_MAX: u64 = 10_000;
 
 /// A submission, RFC 8621 §7.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// What queries ask for.
+    /// The properties that queries use.
     pub head: SubmissionHead,
     /// The return path.
     pub mail_from: EnvelopeAddress,
@@ -35,7 +36,7 @@ pub struct Submission {
     pub reports: Vec<RecordId>,
 }
 
-/// What queries of submissions ask for.
+/// The properties of a submission that queries use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubmissionHead {
     /// Its id.
@@ -59,7 +60,7 @@ pub enum UndoStatus {
     Pending,
     /// It is being sent, or was sent.
     Final,
-    /// It was, and nothing of it is sent.
+    /// It was canceled, and nothing of it is sent.
     Canceled,
 }
 
@@ -88,15 +89,15 @@ pub struct EnvelopeAddress {
 pub struct SubmissionRecipient {
     /// As the client gave it.
     pub given: EnvelopeAddress,
-    /// The address that the queue knows it by.
+    /// The address in the form that the queue uses.
     pub address: String,
     /// The last reply of a server, lines joined by LF.
     pub smtp_reply: String,
-    /// What became of it.
+    /// Its state.
     pub state: RecipientState,
 }
 
-/// What became of a recipient: `delivered` of RFC 8621 §7.
+/// The state of a recipient: `delivered` of RFC 8621 §7.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecipientState {
@@ -107,7 +108,7 @@ pub enum RecipientState {
     Yes,
     /// It was not delivered, and will not be.
     No,
-    /// Another server has taken it.
+    /// Another server has accepted it.
     Unknown,
 }
 
@@ -123,7 +124,7 @@ impl RecipientState {
     }
 }
 
-/// An email that is handed in.
+/// An email to submit.
 #[derive(Clone, Debug)]
 pub struct NewSubmission {
     /// The state that submissions must be in, if any (RFC 8620 §5.3).
@@ -142,16 +143,16 @@ pub struct NewSubmission {
     pub mail_from: EnvelopeAddress,
     /// The recipients as the client gave them, in the order of those of `message`.
     pub rcpt_to: Vec<EnvelopeAddress>,
-    /// What the queue gets.
+    /// The message for the queue.
     pub message: OutboxMessage,
 }
 
-/// A message for the queue: [`crate::queue::NewMessage`] without its source, which the submission is.
+/// A message for the queue: [`crate::queue::NewMessage`] without its source, which is the submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxMessage {
     /// Its bytes, which were put or touched before, see [`restante_blobs::Blobs::touch`].
     pub blob: BlobId,
-    /// How many they are.
+    /// Their number.
     pub size: u64,
     /// The envelope sender.
     pub sender: String,

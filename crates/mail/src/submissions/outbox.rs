@@ -1,4 +1,4 @@
-//! What is to be queued: records of kind [`crate::outbox`].
+//! Messages to be queued: records of kind [`crate::outbox`].
 
 use restante_core::{BlobId, Error, ErrorKind};
 use restante_records::{
@@ -15,7 +15,7 @@ use crate::{
     schema::outbox,
 };
 
-/// Records of one submission: it has one at most.
+/// The most records that are read for one submission: it has at most one.
 const FEW: usize = 16;
 
 /// The body of a record that is to be queued, as JSON.
@@ -50,9 +50,9 @@ pub struct OutboxEntry {
     pub message: NewMessage,
 }
 
-/// What the outbox has of a submission.
+/// The records of a submission in the outbox.
 pub(super) struct OfSubmission {
-    /// Records of what is to be queued.
+    /// The records of messages to be queued.
     pub(super) unqueued: Vec<RecordId>,
     /// Whether the submission was canceled and then destroyed.
     pub(super) is_canceled: bool,
@@ -94,7 +94,7 @@ pub(super) fn note_canceled(submission: RecordId, send_at: i64) -> Change {
     Change::Create { kind: outbox::KIND, body: Body::default(), properties }
 }
 
-/// What names the message of a submission in the queue.
+/// The key of a submission's message in the queue.
 fn key(account: AccountId, submission: RecordId) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"submission");
@@ -137,8 +137,8 @@ impl OutboxEntry {
 }
 
 impl Mail {
-    /// Messages of an account that are not queued yet, those first that are sent first, `limit` at most. Those that can't be read are left out and
-    /// logged: one damaged record must not hold up the others.
+    /// At most `limit` messages of an account that are not queued yet, in the order in which they are sent. Records that can't be
+    /// read are left out and logged: one damaged record must not hold up the others.
     ///
     /// # Errors
     /// Those of the records; `Invalid` for a limit of 0.
@@ -164,7 +164,7 @@ impl Mail {
         }
     }
 
-    /// Notes that a message of the outbox is in the queue. One that is gone, because it was canceled meanwhile, is no error.
+    /// Notes that a message of the outbox is in the queue. It is no error if the message is gone because it was canceled meanwhile.
     ///
     /// # Errors
     /// Those of a commit.
@@ -176,7 +176,7 @@ impl Mail {
         }
     }
 
-    /// What the outbox has of a submission.
+    /// The records of a submission in the outbox.
     pub(super) async fn outbox_of(
         &self,
         account: AccountId,

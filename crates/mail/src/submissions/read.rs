@@ -29,8 +29,8 @@ impl Mail {
         Ok(found)
     }
 
-    /// What queries ask of all submissions of an account, [`super::SUBMISSIONS_MAX`] and some more at most, in the order of `send_at`, and their
-    /// state before they were read.
+    /// The properties that queries use of all submissions of an account, in the order of `send_at`, at most a few more than
+    /// [`super::SUBMISSIONS_MAX`], and their state before they were read.
     ///
     /// # Errors
     /// Those of the records.
@@ -52,7 +52,7 @@ impl Mail {
                 None => return Ok((heads, state)),
                 next => query.after = next,
             }
-            tokio::task::yield_now().await; // long lists are read between the work of others
+            tokio::task::yield_now().await; // other tasks run between the pages of a long list
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What became of the recipients of a submission.
+//! Records the delivery status of the recipients of a submission.
 
 use restante_core::Error;
 use restante_records::{AccountId, RecordId};
@@ -10,14 +10,14 @@ use crate::{Mail, MailError};
 pub(super) const REPLIES_BYTES: usize = 96 << 10;
 /// The longest reply that is kept of a recipient.
 const REPLY_BYTES_MAX: usize = 512;
-/// What is kept of a reply in any case: its codes.
+/// The part of a reply that is kept in any case: its codes.
 const REPLY_BYTES_MIN: usize = 24;
-/// The most reports that a submission names.
+/// The most reports that a submission refers to.
 const REPORTS_MAX: usize = 64;
 
 impl Mail {
-    /// Notes what became of a recipient. Noting the same again changes nothing, and a submission or a recipient that is not there is no error. A recipient
-    /// that is not queued any more does not become so again.
+    /// Records the state of a recipient. Recording the same again changes nothing, and it is no error if the submission or the
+    /// recipient does not exist. A recipient that is no longer queued does not become queued again.
     ///
     /// # Errors
     /// Those of the records.
@@ -48,8 +48,8 @@ impl Mail {
         .await
     }
 
-    /// Notes an email of the account that reports on a submission: its blob is one of `dsnBlobIds`. Noting it again changes nothing, and a submission
-    /// that is gone is no error.
+    /// Records an email of the account that reports on a submission: its blob is one of `dsnBlobIds`. Recording it again changes
+    /// nothing, and it is no error if the submission is gone.
     ///
     /// # Errors
     /// Those of the records.
@@ -69,7 +69,7 @@ impl Mail {
         .await
     }
 
-    /// Changes the body of a submission, if there is one; `change` returns whether it has changed something.
+    /// Changes the body of a submission, if it exists; `change` returns whether it has changed something.
     async fn change_submission_body(
         &self,
         account: AccountId,
@@ -83,7 +83,7 @@ impl Mail {
     }
 }
 
-/// The beginning of a text, without a part of a character.
+/// The beginning of a text, cut at a character boundary.
 fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }

@@ -92,7 +92,7 @@ async fn a_delivery_whose_blob_is_not_stored_fails_alone_and_can_be_repeated() {
         let (keeper, blob) = Gate::new();
         let (gone, fails) = (blob.clone(), delivery(message(number, &[])));
         let failing = server.mail.deliver_when_put(ACCOUNT, fails.clone(), blob);
-        // Planned in the same commit, before and behind it.
+        // Planned in the same commit, before and after it.
         let beside = [number + 10, number + 20].map(|number| delivery(message(number, &[])));
         let [first, last] = beside.map(|delivery| server.mail.deliver(ACCOUNT, delivery));
         let end = async {

@@ -1,4 +1,4 @@
-//! Messages that are moved in from elsewhere.
+//! Messages that are imported from elsewhere.
 
 use super::*;
 

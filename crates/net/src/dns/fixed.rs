@@ -21,39 +21,39 @@ impl FixedResolver {
         Self::default()
     }
 
-    /// Answers a look-up of `MX` records.
+    /// Sets the answer to look-ups of `MX` records.
     pub fn set_mx(&self, name: &str, answer: Answer<MxRecord>) {
         self.mx.lock().insert(plain_name(name), answer);
     }
 
-    /// Gives a domain servers: preference and name.
+    /// Adds servers to a domain: preference and name.
     pub fn add_mx(&self, name: &str, servers: &[(u16, &str)]) {
         let record =
             |(preference, host): &(u16, &str)| MxRecord { preference: *preference, host: plain_name(host) };
         self.set_mx(name, Answer::Found(servers.iter().map(record).collect()));
     }
 
-    /// Answers a look-up of addresses.
+    /// Sets the answer to look-ups of addresses.
     pub fn set_addresses(&self, name: &str, answer: Answer<IpAddr>) {
         self.addresses.lock().insert(plain_name(name), answer);
     }
 
-    /// Answers a look-up of `TXT` records.
+    /// Sets the answer to look-ups of `TXT` records.
     pub fn set_txt(&self, name: &str, answer: Answer<String>) {
         self.txt.lock().insert(plain_name(name), answer);
     }
 
-    /// Answers a look-up of `SRV` records.
+    /// Sets the answer to look-ups of `SRV` records.
     pub fn set_srv(&self, name: &str, answer: Answer<SrvRecord>) {
         self.srv.lock().insert(plain_name(name), answer);
     }
 
-    /// Answers a look-up of the names of an address; without it, there are none.
+    /// Sets the answer to look-ups of the names of an address; without it, there are none.
     pub fn set_ptr(&self, address: IpAddr, answer: Answer<String>) {
         self.ptr.lock().insert(address, answer);
     }
 
-    /// What was set for a name; without it, no records when the name has others.
+    /// The answer that was set for a name. Without one, the name has no records if others were set for it, else it does not exist.
     fn answer<T: Clone>(&self, answers: &Mutex<HashMap<String, Answer<T>>>, name: &str) -> Answer<T> {
         let name = plain_name(name);
         if let Some(answer) = answers.lock().get(&name) {

@@ -13,23 +13,23 @@ use hickory_resolver::{
 
 use super::{Answer, MxRecord, Resolver, SrvRecord, reversed};
 
-/// Records of one answer that are used. An answer over TCP could have thousands.
+/// The most records of one answer that are used. An answer over TCP could have thousands.
 const RECORDS_MAX: usize = 100;
-/// Bytes of a `TXT` record that are used.
+/// The most bytes of a `TXT` record that are used.
 const TXT_BYTES_MAX: usize = 4_096;
-/// The longest time for which an answer is kept in memory, whatever its records say.
+/// The longest time for which an answer is cached, even if its records allow more.
 const KEPT_MAX: Duration = Duration::from_secs(3_600);
 
 /// How names are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolverConfig {
-    /// The servers that are asked, with their ports; empty for those of the system (`/etc/resolv.conf`).
+    /// The servers to query, with their ports; empty for those of the system (`/etc/resolv.conf`).
     pub servers: Vec<SocketAddr>,
-    /// How long one server has to answer one question.
+    /// How long one server has to answer one query.
     pub timeout: Duration,
-    /// How long a look-up takes at most, with all servers and repetitions.
+    /// How long a look-up may take in all, with all servers and retries.
     pub lookup_timeout: Duration,
-    /// Answers that are kept in memory.
+    /// The most answers that are cached.
     pub cached_max: u64,
 }
 
@@ -49,7 +49,7 @@ impl Default for ResolverConfig {
 #[error("can't look up names: {0}")]
 pub struct ResolverError(String);
 
-/// A resolver that asks name servers. Cloning shares its memory.
+/// A resolver that queries name servers. Cloning shares its cache.
 #[derive(Clone)]
 pub struct SystemResolver {
     resolver: TokioResolver,
@@ -91,7 +91,7 @@ impl SystemResolver {
         read: impl Fn(&RData) -> Option<T>,
     ) -> Answer<T> {
         let Ok(mut asked) = Name::from_ascii(name) else {
-            return Answer::NoSuchName; // no zone can have it
+            return Answer::NoSuchName; // no zone can contain it
         };
         asked.set_fqdn(true);
         let lookup = self.resolver.lookup(asked.clone(), record_type);
@@ -112,20 +112,20 @@ impl SystemResolver {
     }
 }
 
-/// A name server that is asked over UDP, and over TCP for long answers.
+/// A name server that is queried over UDP, and over TCP for long answers.
 fn server(address: &SocketAddr) -> NameServerConfig {
     let (mut udp, mut tcp) = (ConnectionConfig::udp(), ConnectionConfig::tcp());
     (udp.port, tcp.port) = (address.port(), address.port());
     NameServerConfig::new(address.ip(), true, vec![udp, tcp])
 }
 
-/// What the lack of records means. It is certain only with the SOA of a zone that the name lies in: without it the answer came from a server that
-/// does not know (RFC 2308 §2).
+/// The meaning of an answer without records. It is certain only with the SOA of a zone that contains the name: without it the
+/// answer came from a server that does not know (RFC 2308 §2).
 fn negative<T>(asked: &Name, error: &NetError) -> Answer<T> {
     let NetError::Dns(DnsError::NoRecordsFound(found)) = error else {
         return Answer::Temporary(one_line(&error.to_string()));
     };
-    // The name at the end of aliases may lie in another zone.
+    // The name at the end of aliases may be in another zone.
     let has_zone = |soa: &Name| soa.zone_of(asked) || soa.zone_of(found.query.name());
     let is_certain = found.soa.as_ref().is_some_and(|soa| has_zone(&soa.name));
     if !is_certain {
@@ -137,13 +137,13 @@ fn negative<T>(asked: &Name, error: &NetError) -> Answer<T> {
     if error.is_nx_domain() { Answer::NoSuchName } else { Answer::NoRecords }
 }
 
-/// The first line of an error, without characters that a log or a reply can't have.
+/// The first line of an error, without characters that must not be in a log or a reply.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     line.trim().to_owned()
 }
 
-/// A name as text, without the dot at its end; empty for the root.
+/// A name as text, without the final dot; empty for the root.
 fn text_of(name: &Name) -> String {
     super::plain_name(&name.to_ascii())
 }

@@ -1,4 +1,4 @@
-//! Against a name server on loopback that is slow, absent or lies.
+//! Tests with a name server on loopback that is slow, absent or lies.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
 
-/// Answers by the name that is asked for.
+/// Answers depending on the name of the query.
 struct Zone;
 
 fn name(text: &str) -> Name {

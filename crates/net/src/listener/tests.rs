@@ -28,7 +28,7 @@ async fn echo(mut connection: Connection) {
         let Ok(byte) = read else { return };
         let request = connection.activity.begin();
         if byte == b'!' {
-            connection.stream.read_u8().await.unwrap(); // a request whose second byte is waited for
+            connection.stream.read_u8().await.unwrap(); // a request of two bytes: wait for the second
         }
         connection.stream.write_all(&[byte]).await.unwrap();
         drop(request);
@@ -248,7 +248,7 @@ async fn a_unix_socket_is_served_like_a_port() {
     let mut streams = Vec::new();
     for _ in 0..3 {
         let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
-        exchange(&mut stream).await; // the limit of an address is none of this machine's
+        exchange(&mut stream).await; // the limit per address does not apply to this machine
         streams.push(stream);
     }
     assert_eq!(metrics.connections.get(), 3);

@@ -1,4 +1,4 @@
-//! Token buckets: how many requests each client may make in how much time.
+//! Token buckets: how many requests each client may make per period.
 
 mod text;
 
@@ -8,25 +8,25 @@ use std::{collections::HashMap, hash::Hash, mem, time::Duration};
 
 use tokio::time::Instant;
 
-/// Clients in one generation. Two generations are kept: about 1.5 MB for keys of 80 bytes.
+/// The most clients in one generation. Two generations are kept: about 1.5 MB for keys of 80 bytes.
 const GENERATION_CLIENTS_MAX: usize = 4_096;
 
-/// So many requests of one client in so much time.
+/// The number of requests that one client may make per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many.
+    /// The number of requests.
     pub requests: u32,
-    /// In how much time.
+    /// The period.
     pub period: Duration,
 }
 
-/// A token bucket for each client. A request takes a token, and tokens come back evenly.
+/// A token bucket for each client. A request takes a token, and tokens are refilled evenly.
 ///
-/// The buckets are in two generations: those used since the last change of generations, and those used before it. A bucket
-/// that is not used for a whole period is full again, and a full bucket need not be kept. So generations change once a
-/// period, and the old one is dropped as a whole: each request costs the same, however many clients there are. A client that
-/// uses many names makes them change earlier; then those that have been silent longest get their tokens back early, and
-/// memory does not grow.
+/// The buckets are in two generations: those used since the last change of generations, and those used before it. A bucket that
+/// is not used for a whole period is full again, and a full bucket need not be stored. So generations change once a period, and
+/// the old one is dropped as a whole: each request costs the same, however many clients there are. A client that uses many names
+/// makes generations change earlier; then the clients that have been silent for longest get their tokens back early, but memory
+/// does not grow.
 #[derive(Debug)]
 pub struct Buckets<K> {
     rate: Rate,
@@ -35,10 +35,10 @@ pub struct Buckets<K> {
     young_since: Option<Instant>,
 }
 
-/// The tokens that were taken and did not come back yet.
+/// The tokens that were taken and are not refilled yet.
 ///
-/// They are counted in shares, so that nothing is rounded: a token is as many shares as its period has nanoseconds, and in each
-/// nanosecond as many shares come back as there are tokens in a period.
+/// They are counted in shares, so that nothing is rounded: a token has one share for each nanosecond of its period, and every
+/// nanosecond refills one share for each token of a period.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     taken: u128,
@@ -53,7 +53,7 @@ impl Bucket {
 }
 
 impl<K: Copy + Eq + Hash> Buckets<K> {
-    /// Full buckets.
+    /// Creates full buckets.
     pub fn new(rate: Rate) -> Self {
         Self { rate, young: HashMap::new(), old: HashMap::new(), young_since: None }
     }
@@ -65,7 +65,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
             Some(bucket) => Some(*bucket),
             None => self.old.remove(&client),
         };
-        // Requests of several threads may arrive in another order than their times.
+        // The requests of several threads may not arrive in the order of their times.
         let now = bucket.map_or(now, |bucket| bucket.at.max(now));
         let taken = bucket.map_or(0, |bucket| bucket.taken_at(self.rate, now));
         let token = self.rate.period.as_nanos();
@@ -75,7 +75,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         is_admitted
     }
 
-    /// Whether a client has a token, which it keeps.
+    /// Whether a client has a token. Does not take it.
     pub fn has(&self, client: &K, now: Instant) -> bool {
         let Some(bucket) = self.young.get(client).or_else(|| self.old.get(client)) else {
             return self.rate.requests > 0;

@@ -1,10 +1,10 @@
-//! Rates as texts: `150/1s`.
+//! Rates as text: `150/1s`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::Rate;
 
-/// Why a text is no rate.
+/// Why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRateError {
     /// It is not a number, a slash, a number and a unit.
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Option<Rate> {
     Some(Rate { requests: parse_number(requests.trim())?, period })
 }
 
-/// Digits alone: no sign.
+/// Only digits: no sign.
 fn parse_number(text: &str) -> Option<u32> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if is_digits { text.parse().ok() } else { None }

@@ -34,7 +34,7 @@ impl Authority {
         file
     }
 
-    /// Writes a new certificate and its key over those that the files have. Returns the certificate's bytes.
+    /// Overwrites the files with a new certificate and its key. Returns the certificate's bytes.
     pub(crate) fn renew(&self, files: &CertificateFiles, names: &[&str]) -> Vec<u8> {
         let (certificate, key) = self.sign(names);
         std::fs::write(&files.certificate, certificate.pem()).unwrap();

@@ -1,4 +1,4 @@
-//! The certificates of listeners: chosen by the name that a client asks for, and read again when their files change.
+//! The certificates of listeners: chosen by the name that a client requests, and read again when their files change.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -33,7 +33,7 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// A certificate and its key, as two PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, followed by those that lead to its authority.
+    /// The certificate, followed by the intermediate ones.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -42,7 +42,7 @@ pub struct CertificateFiles {
 /// The certificates of one or several listeners.
 #[derive(Debug)]
 pub struct Certificates {
-    /// At least one: the first is for clients that ask for no name, or for an unknown one.
+    /// At least one: the first is for clients that request no name, or an unknown one.
     entries: Vec<Entry>,
     /// Incremented by each reload.
     version: AtomicU64,
@@ -125,7 +125,7 @@ fn names_and_expiry(certificate: &CertificateDer<'_>) -> Result<(Vec<String>, i6
 }
 
 impl Certificates {
-    /// Reads certificates. When they expire is shown in `metrics`.
+    /// Reads certificates. Their times of expiry are shown in `metrics`.
     ///
     /// # Errors
     /// No files are given, or some can't be read or used.
@@ -157,8 +157,8 @@ impl Certificates {
         }
     }
 
-    /// As [`Certificates::reload`], for files that changed before the previous call and not since: a certificate and its key
-    /// are not replaced in one step, and should not be read between. To be called every [`POLL_INTERVAL`].
+    /// As [`Certificates::reload`], but only for files that changed before the previous call and not since: a certificate and its
+    /// key are not replaced in one step, and should not be read in between. Call it every [`POLL_INTERVAL`].
     pub fn reload_changed(&self) {
         for entry in &self.entries {
             let now = entry.files.stamp();

@@ -1,4 +1,4 @@
-//! What a client checks of a server's certificate, and shows of itself.
+//! How a client verifies a server's certificate, and its own certificate.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -19,7 +19,7 @@ use super::{TlsError, files, provider};
 /// What a client checks of the server's certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// Nothing. The connection is encrypted, but not protected from somebody who stands between.
+    /// Nothing. The connection is encrypted, but not protected from an attacker between client and server.
     Nothing,
     /// A trusted authority has signed the certificate, for any name.
     Chain,
@@ -45,12 +45,12 @@ pub struct ClientTls {
     pub verify: Verify,
     /// The authorities that it trusts.
     pub roots: Roots,
-    /// Its own certificate, with those that lead to its authority, and the key: two PEM files.
+    /// Its own certificate with the intermediate ones, and the key: two PEM files.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl ClientTls {
-    /// Reads the files, and makes a configuration of rustls for TLS 1.2 and 1.3.
+    /// Reads the files, and creates a rustls configuration for TLS 1.2 and 1.3.
     ///
     /// # Errors
     /// A file can't be read, or holds nothing that can be used.
@@ -59,7 +59,7 @@ impl ClientTls {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError(format!("can't set up TLS: {error}")))?
-            .dangerous() // the verifiers below are what is checked
+            .dangerous() // `verifier` decides what is checked
             .with_custom_certificate_verifier(self.verifier(provider)?);
         let Some((certificate_file, key_file)) = &self.identity else {
             return Ok(builder.with_no_client_auth());

@@ -22,7 +22,7 @@ pub struct TlsError(pub(crate) String);
 /// The bytes of a PEM file.
 ///
 /// # Errors
-/// It can't be read, is no regular file, or is longer than 1 MiB.
+/// It can't be read, is not a regular file, or is longer than 1 MiB.
 pub fn read_pem(file: &Path) -> Result<Vec<u8>, TlsError> {
     read(file).map_err(|error| TlsError(format!("can't read {}: {error}", file.display())))
 }

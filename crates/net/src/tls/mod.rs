@@ -1,4 +1,4 @@
-//! TLS by rustls, with *ring* as the one provider of cryptography.
+//! TLS by rustls, with *ring* as the only provider of cryptography.
 
 #[cfg(test)]
 pub(crate) mod authority;
@@ -16,7 +16,7 @@ pub use client::{ClientTls, Roots, Verify};
 pub use files::{TlsError, read_pem};
 pub use server::{ServerTls, TlsSession};
 
-/// Makes *ring* the provider of libraries that ask rustls for the one of the process. Does nothing when there is one already.
+/// Makes *ring* the process's provider, for libraries that use rustls' default. Does nothing when there already is one.
 pub fn install_provider() {
     let _ = ring::default_provider().install_default(); // an error says that there is one
 }

@@ -20,11 +20,11 @@ pub struct TlsSession {
 }
 
 impl ServerTls {
-    /// TLS with these certificates. `alpn` has the protocols that are offered, the preferred one first; a client that asks for
-    /// none of them is refused, and one that asks for nothing is accepted.
+    /// TLS with these certificates. `alpn` lists the offered protocols, the preferred one first; a client that offers only others
+    /// is refused, and one that offers none is accepted.
     ///
     /// # Errors
-    /// The provider of cryptography has no random numbers.
+    /// The provider of cryptography can't generate random numbers.
     pub fn new(certificates: Arc<Certificates>, alpn: &[&str]) -> Result<Self, TlsError> {
         let mut config = config(certificates)?;
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
@@ -32,7 +32,7 @@ impl ServerTls {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// The same without session tickets: every connection makes a whole handshake. Some mail servers break off when they resume.
+    /// The same without session tickets: every connection makes a full handshake. Some mail servers fail when they resume a session.
     ///
     /// # Errors
     /// As of [`ServerTls::new`].

@@ -4,7 +4,7 @@ use restante_archive::PartStats;
 use restante_core::{NANOS_PER_SECOND, Timestamp};
 use serde::Serialize;
 
-/// Days that are shown: what fits side by side on a page.
+/// The most days that are shown: as many as fit side by side on a page.
 pub(crate) const DAYS_MAX: usize = 60;
 
 const DAY_NANOS: i64 = 86_400 * NANOS_PER_SECOND;
@@ -13,23 +13,22 @@ const DAY_NANOS: i64 = 86_400 * NANOS_PER_SECOND;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Days {
-    /// The first of them, counted from 1970-01-01 in UTC.
+    /// The first of them, in days since 1970-01-01 in UTC.
     first: i64,
     /// Messages of each, in order.
     messages: Vec<u64>,
     /// Bytes on disk of each.
     disk_bytes: Vec<u64>,
-    /// What is outside of these days.
+    /// Messages outside of these days.
     messages_outside: u64,
     disk_bytes_outside: u64,
-    /// Whether a part of the archive holds several days and was spread over them evenly: messages that came one after the other,
-    /// in SQLite, or a segment that has late ones.
+    /// Whether a part of the archive spans several days and was spread over them evenly: consecutive messages in SQLite, or a
+    /// segment that has late ones.
     is_estimate: bool,
 }
 
 impl Days {
-    /// The days up to the newest message or, when messages are from the future, up to now; `None` for an archive
-    /// without messages.
+    /// The days up to the newest message or, if messages are from the future, up to now; `None` for an archive without messages.
     pub(crate) fn of(parts: &[PartStats], now: Timestamp) -> Option<Self> {
         let newest = parts.iter().map(|part| part.newest).max()?;
         let oldest = parts.iter().map(|part| part.oldest).min()?;
@@ -65,7 +64,7 @@ impl Days {
     }
 }
 
-/// The share of a part that falls into a day, as if its messages came evenly.
+/// The share of a part that falls into a day, assuming that its messages are evenly distributed.
 fn share_of(whole: u64, part: &PartStats, day: i64, span: i128) -> u64 {
     let day_begins = i128::from(day) * i128::from(DAY_NANOS);
     let begin = day_begins.max(part.oldest.nanos().into());

@@ -25,11 +25,11 @@ use crate::{
 };
 use days::Days;
 
-/// How long a failed append counts. An archive that works again may have nothing that proves it: relayed messages are appended
-/// elsewhere.
+/// How long a failed append counts. An archive that works again may have no later append to show it: relayed messages are
+/// appended elsewhere.
 const APPEND_FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
-/// Whether an archive works: everything that is known of it, in one place.
+/// The health of an archive: everything that is known of it, in one place.
 pub struct ArchiveHealth {
     archive: Arc<dyn Archive>,
     upkeep: Arc<dyn Upkeep>,
@@ -62,7 +62,7 @@ impl ArchiveHealth {
         Self { retention, ..self }
     }
 
-    /// Notes whether the archive took the last message that was offered to it.
+    /// Notes whether the archive accepted the last message that was appended.
     pub fn note_append(&self, is_taken: bool) {
         if !is_taken {
             *self.append_failed_at.write() = Some(Instant::now());
@@ -71,10 +71,11 @@ impl ArchiveHealth {
         }
     }
 
-    /// Asks the archive. It is ready when it knows of no problem, took the last message that was offered to it, and answers a query.
+    /// Checks the archive. It is ready if it knows of no problem, accepted the last message that was appended, and answers a
+    /// query.
     ///
-    /// While its engine is away it is not ready although messages are taken into the spool, because queries can't be answered: a
-    /// proxy shall send them elsewhere.
+    /// While its engine is unreachable it is not ready although messages are stored in the spool, because queries can't be
+    /// answered: a proxy should send them elsewhere.
     pub async fn check(&self, name: &'static str) -> ComponentHealth {
         let health = self.upkeep.health();
         let mut problem = self.problem(&health);
@@ -149,7 +150,7 @@ impl ArchiveReport for ArchiveHealth {
         self.retention.show()
     }
 
-    /// Engines may count for long, so not on a worker.
+    /// Engines may take long to count, so this doesn't run on a worker.
     async fn held(&self, now: Timestamp) -> Value {
         let (upkeep, runtime) = (self.upkeep.clone(), Handle::current());
         let counted = spawn_blocking(move || {
@@ -174,7 +175,7 @@ fn show_stats(stats: &Stats, now: Timestamp) -> Value {
     })
 }
 
-/// What operators want to know of an archive, in a sentence or two.
+/// The state of an archive for operators, in a sentence or two.
 fn describe(problem: Option<&Problem>, health: &Health) -> String {
     let mut parts: Vec<String> =
         problem.map(|problem| with_since(&problem.what, problem.since)).into_iter().collect();
@@ -189,7 +190,7 @@ fn describe(problem: Option<&Problem>, health: &Health) -> String {
     parts.join("; ")
 }
 
-/// How far the second archive of a tandem lags behind. That changes nothing for those who publish and query.
+/// How far the second archive of a tandem lags behind. This doesn't affect clients that publish and query.
 fn describe_following(following: &Following) -> Option<String> {
     let Following { engine, problem, since, messages, bytes, .. } = following;
     let amount = amount(*messages, *bytes);

@@ -1,4 +1,4 @@
-//! What retention keeps, and what it did last.
+//! What retention keeps, and the result of its last runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,8 +7,8 @@ use restante_archive::{Error, Pruned, Retention};
 use restante_core::Timestamp;
 use serde_json::{Value, json};
 
-/// What retention keeps, and what it did last. The task that prunes notes it here, and the console shows it. Cloning shares it; the
-/// default keeps everything.
+/// What retention keeps, and the result of its last runs. The task that prunes notes it here, and the console shows it. Cloning
+/// shares it; the default keeps everything.
 #[derive(Clone, Debug, Default)]
 pub struct RetentionState {
     policy: Retention,
@@ -19,7 +19,7 @@ pub struct RetentionState {
 #[derive(Debug, Default)]
 struct Runs {
     last: Option<Run>,
-    /// The last that removed something.
+    /// The last run that removed something.
     last_removing: Option<Run>,
 }
 
@@ -36,7 +36,7 @@ impl RetentionState {
         Self { policy, interval, runs: Arc::default() }
     }
 
-    /// Notes how a run went.
+    /// Notes the result of a run.
     pub fn note(&self, at: Timestamp, pruned: &Result<Pruned, Error>) {
         let run = Run { at, pruned: pruned.as_ref().copied().map_err(|error| error.kind().as_str()) };
         let mut runs = self.runs.write();

@@ -1,4 +1,4 @@
-//! A value that is made at most at an interval, however many requests need it, and less often when it takes long to make.
+//! A value that is computed at most once per interval, however many requests need it, and less often if computing it takes long.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,25 +8,26 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A value that is valid for a given time, or for longer when it takes long to make: at most a hundredth of the time is spent on making
-/// it, but it is made again after a minute. A task of its own makes it, so that it is finished although the client has left.
+/// A value that is valid for a given time, or longer if it takes long to compute: at most a hundredth of the time is spent on
+/// computing it, but it is computed again after a minute. It is computed in its own task, so that it is finished even if the
+/// client has disconnected.
 #[derive(Debug)]
 pub struct Cached<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// A value is valid for so many times as long as it took to make.
+/// A value is valid for this many times as long as it took to compute.
 const COST_PARTS: u32 = 100;
-/// How long a value is valid at most.
+/// The longest time for which a value is valid.
 const KEPT_FOR_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Shared<T> {
     kept_for: Duration,
-    /// How long a request waits for a value. Then it gets the one before.
+    /// How long a request waits for a value. After that it gets the previous one.
     patience: Duration,
     entry: RwLock<Option<Entry<T>>>,
-    /// Held while it is made.
+    /// Held while the value is computed.
     making: Arc<Semaphore>,
 }
 
@@ -37,20 +38,20 @@ struct Entry<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cached<T> {
-    /// A value that is kept for some time; a request that finds none waits for it with so much patience.
+    /// A value that is valid for `kept_for`; a request that finds none waits up to `patience` for it.
     pub fn new(kept_for: Duration, patience: Duration) -> Self {
         let making = Arc::new(Semaphore::new(1));
         Self { shared: Arc::new(Shared { kept_for, patience, entry: RwLock::new(None), making }) }
     }
 
-    /// The value, if necessary a new one; the one before when a new one takes long, and `None` when there is none.
+    /// The value, computed if necessary; the previous one if a new one takes long, and `None` if there is none.
     pub async fn get<F: Future<Output = T> + Send + 'static>(&self, make: impl FnOnce() -> F) -> Option<T> {
         let shared = &self.shared;
         if let Some(fresh) = shared.fresh() {
             return Some(fresh);
         }
         let is_first = shared.entry.read().is_none();
-        let patience = if is_first { shared.patience } else { Duration::ZERO }; // another request makes it already
+        let patience = if is_first { shared.patience } else { Duration::ZERO }; // another request is already computing it
         let Ok(Ok(permit)) = timeout(patience, shared.making.clone().acquire_owned()).await else {
             return shared.any();
         };
@@ -93,7 +94,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Makes 1, then 2, and so on, each in some time.
+    /// Returns 1, then 2, and so on, each after some time.
     fn counter(takes: Duration) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Output = u32> + Send>> {
         let made = Arc::new(AtomicU32::new(0));
         move || {

@@ -1,4 +1,4 @@
-//! Reads the text of the server's metrics: so the console knows no more of roles and doors than Prometheus does.
+//! Parses the text of the server's metrics: so the console needs no more knowledge of roles and doors than Prometheus.
 
 /// One line of the text: a value with its name and labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ impl<'t> Sample<'t> {
         Some(Self { name, labels, value })
     }
 
-    /// A label's value. Those of this server have neither commas nor quotes in them: they are closed sets of words.
+    /// A label's value. Those of this server contain neither commas nor quotes: they are closed sets of words.
     pub fn label(&self, name: &str) -> Option<&'t str> {
         for label in self.labels.split(',') {
             let (label_name, value) = label.split_once('=')?;
@@ -38,7 +38,7 @@ pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::parse)
 }
 
-/// A histogram as Prometheus has it: how many observations were at most each bound; the last bound is infinite.
+/// A histogram as in Prometheus: how many observations were at most each bound; the last bound is infinite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram {
     buckets: Vec<Bucket>,
@@ -51,7 +51,7 @@ struct Bucket {
 }
 
 impl Histogram {
-    /// Takes a bucket's line, in the order of the text, which is that of the bounds. Series with the same bounds and other labels
+    /// Adds a bucket's line, in the order of the text, which is that of the bounds. Series with the same bounds and other labels
     /// are added up.
     pub(crate) fn take(&mut self, sample: &Sample<'_>) {
         let bound: Option<f64> =
@@ -63,8 +63,8 @@ impl Histogram {
         }
     }
 
-    /// The value below which a share of the observations since `before` lies, between two bounds by straight line;
-    /// `None` when there were none. It is what Prometheus' `histogram_quantile` gives.
+    /// The quantile `share` of the observations since `before`, interpolated linearly between two bounds; `None` if there were
+    /// none. It is what Prometheus' `histogram_quantile` returns.
     pub(crate) fn quantile_since(&self, before: &Self, share: f64) -> Option<f64> {
         let count_before = |index: usize| before.buckets.get(index).map_or(0.0, |bucket| bucket.count);
         let counts: Vec<f64> = self

@@ -1,4 +1,4 @@
-//! The last minutes of rates and times, so that the page shows what was before it was opened.
+//! The last minutes of rates and times, so that the page shows what happened before it was opened.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::exposition::{Histogram, samples};
 
-/// How often the metrics are looked at: often enough that plots move, and it costs a millisecond each time.
+/// How often the metrics are read: often enough that plots move, and it takes a millisecond each time.
 pub(crate) const INTERVAL_SECONDS: u64 = 2;
-/// Points in memory: ten minutes. Longer is Prometheus' work.
+/// Points in memory: ten minutes. Longer history is Prometheus' job.
 pub(crate) const POINTS_MAX: usize = 300;
 
-/// The metrics at one moment, as far as the page shows them over time.
+/// The metrics at one moment, as far as the page shows their history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) counts: Counts,
@@ -21,24 +21,24 @@ pub(crate) struct Reading {
     queries: Histogram,
     deliveries: Histogram,
     requests: Histogram,
-    /// The age of the oldest commit that the search index lacks; none without an indexer.
+    /// The age of the oldest commit that is not in the search index; `None` without an indexer.
     index_lag_seconds: Option<f64>,
 }
 
-/// Counters: each is what happened since the server was started.
+/// Counters since the server was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// Messages that the archive took, and which it had not had.
+    /// New messages that the archive stored.
     pub(crate) stored: f64,
-    /// Messages that came by relay and were taken.
+    /// Messages that were received by relay and accepted.
     pub(crate) relayed: f64,
     /// Messages in answers to queries.
     pub(crate) served: f64,
-    /// Messages handed to those who are here: filter subscribers and live streams.
+    /// Messages pushed to connected clients: filter subscribers and live streams.
     pub(crate) pushed: f64,
-    /// Pages that the archive was asked for.
+    /// Pages that were queried from the archive.
     pub(crate) queries: f64,
-    /// Emails that were delivered to accounts, and which they had not had.
+    /// New emails that were delivered to accounts.
     pub(crate) delivered: f64,
     /// Recipients that were refused or deferred.
     pub(crate) undelivered: f64,
@@ -90,7 +90,7 @@ struct Point {
     index_lag_ms: Option<f64>,
 }
 
-/// Half of all took at most the first, 99 of 100 the second; none when there was nothing to measure.
+/// The median and the 99th percentile; `None` if there was nothing to measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Quantiles {
     p50: Option<f64>,
@@ -150,7 +150,7 @@ struct Points {
 }
 
 impl History {
-    /// Adds what the metrics say now.
+    /// Adds the current metrics.
     pub(crate) fn add(&self, now: Timestamp, reading: Reading) {
         let mut points = self.points.write();
         let current = (now, reading);
@@ -163,7 +163,7 @@ impl History {
         points.points.push_back(point);
     }
 
-    /// The points after a moment, from old to new, as columns: they are half as long as a list of objects.
+    /// The points after a time, from old to new, as columns: these are half as long as a list of objects.
     pub(crate) fn since(&self, after_ms: i64) -> Value {
         let held = self.points.read();
         let points: Vec<&Point> = held.points.iter().filter(|point| point.at_ms > after_ms).collect();
@@ -193,7 +193,7 @@ impl History {
     }
 }
 
-/// Three digits after the point are more than a plot shows.
+/// A plot shows fewer than three digits after the decimal point.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

@@ -1,7 +1,8 @@
 //! The console: a page that shows the server at a glance, and browses its messages.
 //!
-//! The page is a handful of files that are part of the binary. It shows what `GET /console/v1/state` answers, and otherwise asks what
-//! doors serve: the store for messages, the live stream for what arrives. Browsers get it where others get the list of routes, at `/`.
+//! The page is a handful of files that are part of the binary. It shows the answer of `GET /console/v1/state`, and otherwise uses
+//! what doors serve: the store for messages, the live stream for new ones. Browsers get it at `/`, where other clients get the
+//! list of routes.
 
 pub mod cached;
 pub mod exposition;

@@ -16,7 +16,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The page asks this server alone, runs nothing but its own files, and stands in no frame.
+/// The page connects only to this server, runs only its own files, and can't be framed.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
@@ -25,7 +25,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// Browsers and others get different answers at `/`.
 pub(crate) const VARY: HeaderValue = HeaderValue::from_static("accept");
 
-/// What goes with every file.
+/// The headers of every file.
 const HEADERS: [(header::HeaderName, HeaderValue); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -74,7 +74,7 @@ const FILES: &[File] = files![
     TEXT "uPlot.LICENSE",
 ];
 
-/// The tags by which browsers ask whether a file is still the same, in the order of the files.
+/// The tags with which browsers check whether a file is unchanged, in the order of the files.
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(tag).collect());
 
 fn tag(file: &File) -> HeaderValue {
@@ -83,19 +83,19 @@ fn tag(file: &File) -> HeaderValue {
     HeaderValue::try_from(tag).expect("hex digits in quotes may stand in a header")
 }
 
-/// Whether the client shows pages to people.
+/// Whether the client is a browser that shows pages to people.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with("text/html"))
 }
 
-/// `GET /`, asked by a browser.
+/// `GET /`, requested by a browser.
 pub(crate) fn page(headers: &HeaderMap) -> Response {
     answer(INDEX, headers).unwrap_or_default() // the index is one of the files
 }
 
-/// `GET /console`, with or without a slash after it: the page is above. A proxy may serve the whole below a path of its own, so the
-/// location is relative.
+/// `GET /console`, with or without a trailing slash: the page is one level above. A proxy may serve everything below its own
+/// path, so the location is relative.
 pub(crate) async fn redirect(uri: Uri) -> Response {
     let above = if uri.path().ends_with('/') { "../" } else { "./" };
     let mut response = Response::default();
@@ -107,7 +107,7 @@ pub(crate) async fn redirect(uri: Uri) -> Response {
 /// `GET /console/{file}`
 pub(crate) async fn file(uri: Uri, headers: HeaderMap) -> Result<Response, Refusal> {
     let name = path::last(&uri, "file")?;
-    let is_elsewhere = name == INDEX; // at `/`, from where its links lead to the other files
+    let is_elsewhere = name == INDEX; // it is served at `/`, from where its links lead to the other files
     let answer = if is_elsewhere { None } else { answer(&name, &headers) };
     answer.ok_or(Refusal::not_found("the console has no such file"))
 }
@@ -127,7 +127,7 @@ fn answer(name: &str, headers: &HeaderMap) -> Option<Response> {
     Some(response)
 }
 
-/// Whether a list of tags has this one. Proxies that compress make tags weak (RFC 9110 §13.1.2 compares weakly).
+/// Whether a list of tags contains this one. Proxies that compress make tags weak (RFC 9110 §13.1.2 compares weakly).
 fn names(known: &HeaderValue, tag: &HeaderValue) -> bool {
     let known = known.to_str().unwrap_or_default();
     known.split(',').any(|known| known.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes())
@@ -139,9 +139,9 @@ mod tests {
 
     use super::*;
 
-    /// With the points of its plots the page is to load within 200 KB.
+    /// Including the points of its plots, the page should load within 200 KB.
     const BYTES_MAX: usize = 165_000;
-    /// Files that are loaded when somebody looks at mail.
+    /// Files that are loaded when somebody opens mail.
     const LATER: [&str; 7] =
         ["account.js", "deliveries.js", "dmarc.js", "mail.js", "outgoing.js", "quarantine.js", "queue.js"];
 
@@ -152,7 +152,7 @@ mod tests {
         assert!(bytes < BYTES_MAX, "{bytes}");
     }
 
-    /// The files that are ours, as texts.
+    /// Our own files, as texts.
     fn own() -> Vec<(&'static str, String)> {
         let own = FILES.iter().filter(|file| !file.name.starts_with("uPlot"));
         own.map(|file| (file.name, String::from_utf8(file.bytes.to_vec()).unwrap())).collect()
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(links, ["health", "metrics"]);
     }
 
-    /// Texts of messages are shown as texts alone; and what the policy forbids would not work.
+    /// Texts of messages are shown only as text; and anything that the policy forbids would not work.
     #[test]
     fn the_page_makes_no_markup_of_texts_and_has_nothing_inline() {
         for (name, text) in own() {

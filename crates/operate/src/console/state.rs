@@ -1,4 +1,5 @@
-//! What the console shows of the server: cheap to make, bounded, and cached for half a second, so that many open pages cost what one does.
+//! What the console shows of the server: cheap to compute, bounded, and cached for half a second, so that many open pages cost as
+//! much as one.
 
 use std::{
     collections::BTreeMap,
@@ -32,28 +33,28 @@ use super::{
 };
 use crate::{ArchiveReport, Facts as DoorFacts, Operate, Problem};
 
-/// How long the whole is valid, and how long a request waits for it.
+/// How long the whole state is valid, and how long a request waits for it.
 const STATE_FOR: Duration = Duration::from_millis(500);
 const STATE_WITHIN: Duration = Duration::from_secs(5);
-/// What an archive holds is asked for every time the page asks, but by engines that take long to count: see [`Cached`].
+/// An archive's content is counted each time the page polls, but less often with engines that take long to count: see [`Cached`].
 const HELD_FOR: Duration = Duration::from_millis(500);
 const HELD_WITHIN: Duration = Duration::from_millis(500);
-/// Sessions are counted by door by walking through them.
+/// Sessions are counted by door by iterating over them.
 const WALKED_FOR: Duration = Duration::from_secs(5);
 const WALKED_WITHIN: Duration = Duration::from_millis(500);
-/// How often the page asks.
+/// How often the page polls.
 const POLL_SECONDS: u64 = 1;
-/// Other nodes of the table may be out of reach.
+/// Other nodes of the table may be unreachable.
 const COUNTED_WITHIN: Duration = Duration::from_secs(1);
-/// Users whose sessions are counted by door. Of a longer table a part is counted, and said to be one.
+/// The most users whose sessions are counted by door. Of a longer table only a part is counted, and the answer says so.
 const USERS_WALKED_MAX: usize = 10_000;
-/// Users that are walked through before other tasks run.
+/// Users that are processed before other tasks run.
 const USERS_PER_YIELD: usize = 1_000;
-/// Names of doors and nodes come from others: so many are shown, and so much of each.
+/// Names of doors and nodes come from others: at most this many are shown, and at most this much of each.
 const DOORS_MAX: usize = 16;
 const NODES_MAX: usize = 64;
 const NAME_CHARS_MAX: usize = 80;
-/// What health says of a database is cut here.
+/// The health text of a database is truncated to this.
 pub(crate) const PROBLEM_CHARS_MAX: usize = 600;
 
 /// What the console keeps between requests.
@@ -80,7 +81,7 @@ impl Default for ConsoleState {
     }
 }
 
-/// What the metrics say beside rates and times.
+/// What the metrics contain besides rates and times.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Facts {
     engine: Option<String>,
@@ -112,7 +113,7 @@ impl Facts {
     }
 }
 
-/// Looks at the metrics from now on, for as long as something else holds the routes.
+/// Reads the metrics from now on, for as long as something else holds the routes.
 pub(crate) fn watch(operate: &Arc<Operate>) {
     if operate.console.is_watching.swap(true, Ordering::Relaxed) {
         return;
@@ -132,7 +133,7 @@ async fn keep_watching(operate: Weak<Operate>) {
     }
 }
 
-/// Takes a point of the history. Writing all metrics takes a millisecond, which is too long for a worker.
+/// Adds a point to the history. Writing all metrics takes a millisecond, which is too long for a worker.
 async fn look(operate: Arc<Operate>) {
     let looking = spawn_blocking(move || {
         let text = (operate.parts.metrics_text)();
@@ -142,7 +143,7 @@ async fn look(operate: Arc<Operate>) {
     let _ = looking.await; // fails only when the runtime ends
 }
 
-/// `GET /console/v1/state`: the server now, and the points of its history since the one that `since` names.
+/// `GET /console/v1/state`: the current state of the server, and the points of its history after the one that `since` names.
 pub(crate) async fn state(
     operate: Arc<Operate>,
     query: RawQuery,
@@ -173,15 +174,15 @@ fn since_in(query: &str) -> Result<i64, Refusal> {
     Ok(since)
 }
 
-/// The fields of the server as JSON, without the brace that opens them.
+/// The fields of the server as JSON, without the opening brace.
 async fn make_state(operate: Arc<Operate>) -> Arc<str> {
     let (counting, walking) = (operate.clone(), operate.clone());
     let held = operate.console.held.get(|| hold(counting)).await;
     let walked = operate.console.walked.get(|| walk(walking)).await;
     let sessions = count_sessions(&operate, walked).await;
-    // A door may have thousands of peers to look at.
+    // A door may have thousands of peers to examine.
     let shown = spawn_blocking(move || show(&operate, held, sessions)).await;
-    let shown = shown.unwrap_or_else(|_| json!({"version": null})).to_string(); // the runtime ends
+    let shown = shown.unwrap_or_else(|_| json!({"version": null})).to_string(); // the runtime is shutting down
     shown.strip_prefix('{').unwrap_or_default().into()
 }
 
@@ -244,7 +245,7 @@ fn problems(operate: &Operate, of_doors: &[DoorFacts], facts: &Facts) -> Vec<Val
     problems.into_iter().map(show).collect()
 }
 
-/// The listeners of HTTP, which the table of doors begins with.
+/// The HTTP listeners, with which the table of doors begins.
 fn listeners(operate: &Operate, facts: &Facts) -> Vec<Value> {
     let mut listeners: Vec<Value> = Vec::new();
     for (listener, address) in &operate.parts.addresses {
@@ -263,13 +264,13 @@ fn show_archive(archive: &dyn ArchiveReport, facts: &Facts, held: Option<Value>)
     shown.into()
 }
 
-/// What the archive holds; `null` when it can't be counted now.
+/// The content of the archive; `null` if it can't be counted now.
 async fn hold(operate: Arc<Operate>) -> Value {
     let Some(archive) = &operate.parts.archive else { return Value::Null };
     archive.held(operate.parts.clock.now()).await
 }
 
-/// How many are connected; without numbers when the table does not answer.
+/// How many clients are connected; without numbers if the table does not answer.
 async fn count_sessions(operate: &Operate, walked: Option<Value>) -> Value {
     let live = &operate.parts.live;
     let counting = async { (live.sessions.counts().await, live.nodes.nodes().await) };
@@ -288,7 +289,7 @@ async fn count_sessions(operate: &Operate, walked: Option<Value>) -> Value {
     })
 }
 
-/// Counts sessions by door. Of a long table a part is walked through.
+/// Counts sessions by door. Of a long table only a part is counted.
 async fn walk(operate: Arc<Operate>) -> Value {
     let mut by_door: BTreeMap<String, usize> = BTreeMap::new();
     let mut users = 0;

@@ -16,7 +16,7 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::{Config, Error};
 
-/// A connection on which so long nothing comes, twice in a row, is lost.
+/// A connection on which nothing arrives for this long, twice in a row, counts as lost.
 const HEARTBEAT_SECONDS: u16 = 10;
 
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl Address {
         let form = "the URL of RabbitMQ can't be used: it is amqp://<user>@<host>:<port>/<virtual host>, with / of the virtual host as %2f";
         let mut uri: AMQPUri = url.parse().map_err(|_| Error::invalid(form))?;
         if url.contains('[') {
-            // The library takes each of them for localhost.
+            // The library replaces every one by localhost.
             return Err(Error::invalid("the URL of RabbitMQ takes the name of a host, no IPv6 address"));
         }
         let has_password = url.rsplit_once('@').is_some_and(|(before, _)| before.matches(':').count() > 1);
@@ -50,7 +50,7 @@ impl Address {
         Ok(Self { uri, tls, timeout: Duration::from_millis(config.shared.timeout_ms.get()) })
     }
 
-    /// Connects. The library's own recovery stays off: who uses the connection makes a new one, with all that belongs to it.
+    /// Connects. The library's own recovery stays off: the user of the connection opens a new one, with its channels and consumers.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -73,14 +73,14 @@ impl Address {
     /// Waits for an answer of the broker.
     ///
     /// # Errors
-    /// `Unavailable` when there is none in time.
+    /// `Unavailable` when it doesn't arrive in time.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let late =
             || Error::unavailable(format!("RabbitMQ does not answer within {} ms", self.timeout.as_millis()));
         timeout(self.timeout, work).await.map_err(|_| late())?
     }
 
-    /// Opens a connection with TLS, and forwards one connection within this machine to it: the TLS of the client library would bring
+    /// Opens a TLS connection, and forwards one local connection to it: the TLS of the client library would bring
     /// ciphers that nobody needs, and without it the library sends passwords in the clear.
     async fn forward(&self, tls: &TlsConnector) -> std::io::Result<(String, u16)> {
         let (host, port) = (self.uri.authority.host.clone(), self.uri.authority.port);

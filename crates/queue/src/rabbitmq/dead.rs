@@ -1,4 +1,4 @@
-//! Dead items: a queue of their own.
+//! Dead items: they are in a queue of their own.
 
 use lapin::{
     Channel,
@@ -15,7 +15,7 @@ use super::{
 use crate::{DEAD_MAX, DeadItem, Error, Stats};
 
 const CLOSED: u16 = 200;
-/// Where the broker says why an item is dead.
+/// The header in which the broker says why an item is dead.
 const REASON: &str = "x-first-death-reason";
 
 pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
@@ -55,11 +55,11 @@ pub(super) async fn list(shared: &Shared, limit: usize) -> Result<Vec<DeadItem>,
     Ok(items)
 }
 
-/// Adds the items that are dead now to the queue again. Each leaves the dead ones when the queue has it.
+/// Adds the items that are dead now to the queue again. Each is removed from the dead ones once the queue has it.
 pub(super) async fn requeue(shared: &Shared) -> Result<u64, Error> {
     let link = shared.link()?;
     let channel = shared.address.in_time(link.channel()).await?;
-    // Those that die meanwhile stay.
+    // Items that die meanwhile stay.
     let count = stats(shared).await?.dead;
     let mut requeued = 0;
     while requeued < count {

@@ -19,7 +19,7 @@ use crate::{
     bus::{Carrier, Connected, Outlet},
 };
 
-/// Messages that wait for a server at most; the oldest are dropped.
+/// The most messages that wait for a server; the oldest are dropped.
 const MESSAGES_MAX: i32 = 1_000;
 const CLOSED: u16 = 200;
 
@@ -40,7 +40,7 @@ impl Carrier for Fanout {
                 return Err(error);
             }
         };
-        // Whatever ends the delivery ends the stream.
+        // An error of the delivery ends the stream, too.
         let messages =
             consumer.take_while(|delivery| std::future::ready(delivery.is_ok())).filter_map(|delivery| {
                 std::future::ready(delivery.ok().map(|delivery| Bytes::from(delivery.data)))

@@ -1,5 +1,5 @@
-//! The connections of a server to the broker, as long as all of them work: one to publish, one to receive. A broker that is short of memory
-//! or disk reads nothing more from a connection that published, so acknowledgements have another one.
+//! The connections of a server to the broker, as long as all of them work: one to publish, one to receive. A broker that is short of
+//! memory or disk stops reading from a connection that published, so acknowledgements use the other one.
 
 use std::{
     collections::BTreeSet,
@@ -35,14 +35,14 @@ use super::{
 };
 use crate::{Error, Received, Ticket, metrics::SettledLabel, work::Settlement};
 
-/// How often the connections are looked at, and each server sends a message to the one that deals out the work: the broker passes all of them to
-/// the same one as long as that one receives.
+/// How often the connections are checked, and each server sends a message to the one that distributes the work: the broker delivers
+/// all of these messages to the same server as long as that one receives.
 const TICK: Duration = Duration::from_secs(3);
-/// For how long a server deals out the work after such a message.
+/// How long a server distributes the work after such a message.
 const DEALER_FOR: Duration = Duration::from_secs(10);
-/// How often the queue is looked at.
+/// How often the queue is checked.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// Items that wait for their confirms at most; further ones wait for room.
+/// The most items that wait for their confirms; further ones wait for a permit.
 const UNCONFIRMED_MAX: usize = 100;
 const PERSISTENT: u8 = 2;
 const CLOSED: u16 = 200;
@@ -50,46 +50,46 @@ const CLOSED_TEXT: &str = "the queue is closed";
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// What was received, with the number of the link that it came by.
+/// A received item, with the number of the link that it came by.
 pub(super) type Delivered = (u64, Received);
 
 pub(super) struct Link {
-    /// Rises from link to link.
+    /// The number of the link; each new link has a greater one.
     pub(super) term: u64,
     publishing: Connection,
     publisher: Channel,
-    /// Room for items that wait for their confirms.
+    /// Permits for items that wait for their confirms.
     unconfirmed: Semaphore,
     consuming: Connection,
     is_blocked: AtomicBool,
-    /// A channel without confirms.
+    /// A channel without confirms, for the messages to the dealer.
     beacon: Channel,
-    /// Until when this server deals out the work.
+    /// Until when this server distributes the work.
     dealer_until: parking_lot::Mutex<Option<Instant>>,
-    /// Items that are held.
+    /// The number of items that are held.
     held: AtomicUsize,
-    /// All items that were received.
+    /// The number of items that were received so far.
     received: AtomicU64,
     /// Why the link is lost.
     lost: watch::Sender<Option<String>>,
 }
 
-/// What only the task needs that serves a link.
+/// The state that only the task that serves a link needs.
 pub(super) struct Inlet {
     channel: Channel,
-    /// `None` when nothing is received.
+    /// `None` when this server doesn't receive.
     consumer: Option<Consumer>,
-    /// What only the server receives that deals out the work.
+    /// The consumer of the messages that only the dealer receives.
     tokens: Option<Consumer>,
     settlements: mpsc::Receiver<(u64, Settlement)>,
     settle: mpsc::Sender<(u64, Settlement)>,
-    /// The tags of items that are held.
+    /// The delivery tags of items that are held.
     held: BTreeSet<u64>,
     events: [Events; 2],
 }
 
 impl Link {
-    /// Connects, makes the queues that are not there, and begins to receive.
+    /// Connects, declares the queues, and begins to receive.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -159,7 +159,7 @@ impl Link {
         });
     }
 
-    /// Adds items, and waits for the confirms of all. A broker that does not answer in time is given up.
+    /// Adds items, and waits for the confirms of all. It gives up when the broker does not answer in time.
     ///
     /// # Errors
     /// As [`crate::Work::publish`].
@@ -176,12 +176,12 @@ impl Link {
         if are_taken { Ok(()) } else { Err(Error::full(format!("the queue {queue} takes no more items"))) }
     }
 
-    /// Adds an item; returns whether the queue took it.
+    /// Adds an item; returns whether the queue accepted it.
     async fn publish_one(&self, shared: &Shared, queue: &str, item: &Bytes) -> Result<bool, Error> {
         let failed = |error| unavailable("RabbitMQ takes no items", error);
         let _room = self.unconfirmed.acquire().await.map_err(|_| crate::closed())?;
         let publishing = async {
-            // Without it, a message for which there is no queue is confirmed.
+            // Without `mandatory`, a message that no queue receives is confirmed.
             let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
             let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
             let sent = self.publisher.basic_publish("".into(), queue.into(), options, item, properties).await;
@@ -234,7 +234,7 @@ impl Link {
                 Some(first) = inlet.settlements.recv() => {
                     let mut settled = vec![first];
                     while let Ok(next) = inlet.settlements.try_recv() {
-                        settled.push(next); // each item that is held at most
+                        settled.push(next); // at most one for each held item
                     }
                     self.settle(shared, &inlet.channel, &mut inlet.held, &settled).await
                 }
@@ -281,7 +281,7 @@ impl Link {
                 self.is_blocked.store(true, Relaxed);
             }
             Event::ConnectionUnblocked => self.is_blocked.store(false, Relaxed),
-            // Errors of a single channel come here, too.
+            // Errors of a single channel arrive here, too.
             Event::Error(error) if !connection.status().connected() => {
                 return Err(format!("the connection to RabbitMQ is lost: {error}"));
             }
@@ -301,7 +301,7 @@ impl Link {
         shared.metrics.received.inc();
         let (tag, settle) = (delivery.delivery_tag, settle.clone());
         let ticket = Ticket::new(move |settlement| {
-            // An error says that the link is lost: the broker has returned the item by itself.
+            // An error means that the link is lost: the broker has returned the item by itself.
             let _ = settle.try_send((tag, settlement));
         });
         Received { item: delivery.data.into(), ticket }
@@ -330,7 +330,7 @@ impl Link {
                 };
                 channel.basic_reject(*tag, BasicRejectOptions { requeue }).await.map_err(failed)?;
             }
-            // After the others, as an acknowledgement may be for all items before it.
+            // After the others, as an acknowledgement may include all items before it.
             for (tag, multiple) in acknowledgements(done, held.first().copied()) {
                 channel.basic_ack(tag, BasicAckOptions { multiple }).await.map_err(failed)?;
             }
@@ -344,7 +344,7 @@ impl Link {
         Ok(())
     }
 
-    /// Looks at the connections, and sends a message to the server that deals out the work.
+    /// Checks the connections, and sends a message to the server that distributes the work.
     async fn tick(&self, shared: &Shared) -> Result<(), String> {
         for connection in [&self.publishing, &self.consuming] {
             if !connection.status().connected() {
@@ -365,7 +365,7 @@ impl Link {
         shared.address.in_time(sending).await.map_err(|error| error.to_string())
     }
 
-    /// Takes note of a message that only the server receives that deals out the work.
+    /// Notes a message that only the dealer receives: this server is the dealer.
     fn dealt(&self, shared: &Shared) {
         let before = self.dealer_until.lock().replace(Instant::now() + DEALER_FOR);
         if before.is_none_or(|until| until <= Instant::now()) {
@@ -374,13 +374,13 @@ impl Link {
         }
     }
 
-    /// Whether this server deals out the work.
+    /// Whether this server distributes the work.
     pub(super) fn is_dealer(&self) -> bool {
         self.dealer_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Looks whether the queue is there, and delivers what it has. `probed` is how many items had been received the last time, if some were
-    /// waiting then.
+    /// Checks that the queue is there and delivers its items. `probed` is how many items had been received at the last probe, if some
+    /// were waiting then.
     async fn probe(&self, shared: &Shared, probed: &mut Option<u64>) -> Result<(), String> {
         let Names { work, dead, .. } = &shared.names;
         let looking = async {
@@ -412,8 +412,8 @@ impl Link {
     }
 }
 
-/// The acknowledgements for items that are done: each a tag, and whether it is for all items before it as well. Those before the oldest item that is
-/// still held need one.
+/// The acknowledgements for items that are done: each a tag, and whether it includes all items before it. One acknowledgement is
+/// enough for those before the oldest item that is still held.
 fn acknowledgements(mut done: Vec<u64>, oldest_held: Option<u64>) -> Vec<(u64, bool)> {
     done.sort_unstable();
     let together = done.partition_point(|tag| oldest_held.is_none_or(|held| *tag < held));
@@ -422,7 +422,7 @@ fn acknowledgements(mut done: Vec<u64>, oldest_held: Option<u64>) -> Vec<(u64, b
     last.into_iter().chain(single.into_iter().map(|tag| (tag, false))).collect()
 }
 
-/// The next item, as the consumer has it.
+/// The next item of the consumer; waits forever if there is no consumer.
 async fn next(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Delivery>> {
     match consumer {
         Some(consumer) => consumer.next().await,
@@ -432,7 +432,7 @@ async fn next(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Delivery>
 
 /// Waits until the queue is closed.
 async fn closed(closing: &mut watch::Receiver<bool>) {
-    let _ = closing.wait_for(|is_closing| *is_closing).await; // an error says that nobody has the queue any more
+    let _ = closing.wait_for(|is_closing| *is_closing).await; // an error means that the queue was dropped
 }
 
 /// Waits until the link is lost; returns why.
@@ -446,7 +446,7 @@ async fn close(shared: &Shared, connections: &[&Connection]) {
             let _ = connection.close(CLOSED, "done".into()).await;
             Ok(())
         };
-        // A connection that does not answer ends when it is dropped, or by the missing heartbeat.
+        // A connection that does not answer ends when it is dropped, or when its heartbeat is missing.
         let _ = shared.address.in_time(closing).await;
     }
 }

@@ -1,7 +1,7 @@
 //! RabbitMQ 3.10 or later.
 //!
-//! - [`address`]: how a connection is made. [`topology`]: the queues.
-//! - [`link`]: the connections of the queue of work, and the task that makes new ones. [`dead`]: dead items. [`fanout`]: announcements.
+//! - [`address`]: how connections are opened. [`topology`]: the queues.
+//! - [`link`]: the connections of the queue of work, and the task that reconnects. [`dead`]: dead items. [`fanout`]: announcements.
 //!
 //! `docs/design/queue.md` has the reasons.
 
@@ -72,7 +72,7 @@ pub(crate) async fn open_announcements(url: &str, config: &Config) -> Result<Ope
     Ok(bus::open(Arc::new(fanout), config.metrics.clone()).await)
 }
 
-/// What the task and the callers share.
+/// The state that the task and the callers share.
 struct Shared {
     address: Address,
     names: Names,
@@ -81,7 +81,7 @@ struct Shared {
     metrics: Metrics,
     /// The link, or why there is none; `None` before the first attempt.
     link: RwLock<Option<Result<Arc<Link>, String>>>,
-    /// Whether a first attempt was made.
+    /// Whether the first attempt has ended.
     settled: watch::Sender<bool>,
     delivered: mpsc::Sender<Delivered>,
     closing: watch::Sender<bool>,
@@ -143,12 +143,12 @@ impl Work for Rabbitmq {
         let mut delivered = self.delivered.lock().await;
         loop {
             let Some((term, received)) = delivered.recv().await else { return std::future::pending().await };
-            // What came by a link that is lost was returned by the broker.
+            // What arrived over a link that is lost was returned by the broker.
             if self.shared.link().is_ok_and(|link| link.term == term) {
                 if received.item.len() <= ITEM_BYTES_MAX {
                     return received;
                 }
-                received.ticket.reject(); // no server published it
+                received.ticket.reject(); // not published by a server
             }
         }
     }
@@ -192,7 +192,7 @@ impl Upkeep for Rabbitmq {
         self.shared.closing.send_replace(true);
         let task = self.task.lock().take();
         if let Some(task) = task {
-            // It closes two connections, each within its time.
+            // The task closes two connections, each within the time-out.
             let limit = self.shared.address.timeout * 2 + Duration::from_secs(1);
             let _ = timeout(limit, task).await;
         }

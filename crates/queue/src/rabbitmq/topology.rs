@@ -1,4 +1,4 @@
-//! The queues, as the broker has them.
+//! The queues and the exchange, as they are declared at the broker.
 
 use lapin::{
     Channel,
@@ -9,7 +9,7 @@ use lapin::{
 use super::address::unavailable;
 use crate::{DEAD_MAX, Error, RETURNS_MAX, WAITING_MAX};
 
-/// Messages that say who deals out the work, when nobody receives them.
+/// The most messages to the dealer that wait when nobody receives them.
 const TOKENS_MAX: usize = 10;
 
 /// The names of the queues of one prefix.
@@ -19,7 +19,7 @@ pub(super) struct Names {
     pub(super) work: String,
     /// Dead items.
     pub(super) dead: String,
-    /// A queue whose messages one server gets as long as it lives: that one deals out the work.
+    /// A queue whose messages are all delivered to one server as long as that one receives: this server distributes the work.
     pub(super) dealer: String,
     /// The exchange that passes announcements to all servers.
     pub(super) announcements: String,
@@ -35,7 +35,7 @@ impl Names {
         }
     }
 
-    /// Makes the queues that are not there.
+    /// Declares the queues.
     ///
     /// # Errors
     /// `Unavailable`, also when there are queues of these names with other arguments.
@@ -47,7 +47,7 @@ impl Names {
         work.insert("x-delivery-limit".into(), number(RETURNS_MAX as usize));
         work.insert("x-dead-letter-exchange".into(), text(""));
         work.insert("x-dead-letter-routing-key".into(), text(&self.dead));
-        // An item leaves the queue only when the queue of dead items has it. The broker asks for the overflow with it.
+        // An item leaves the queue only when the queue of dead items has it. The broker requires the overflow setting with it.
         work.insert("x-dead-letter-strategy".into(), text("at-least-once"));
         work.insert("x-overflow".into(), text("reject-publish"));
         let mut dealer = quorum();
@@ -65,7 +65,7 @@ impl Names {
 /// The messages that wait in a queue, and its consumers.
 ///
 /// # Errors
-/// `Unavailable`, also when it is gone. The channel is closed then.
+/// `Unavailable`, also when the queue doesn't exist. The channel is closed then.
 pub(super) async fn size(channel: &Channel, name: &str) -> Result<(u64, u64), Error> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(name.into(), options, FieldTable::default()).await;

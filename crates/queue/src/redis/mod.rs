@@ -34,7 +34,7 @@ pub(crate) async fn open(url: &str, config: &Config) -> Result<OpenedAnnouncemen
         info = info.set_redis_settings(settings);
     }
     info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    // Channels are shared by all databases of a Redis.
+    // All databases of a Redis share its channels.
     let channel = format!("{}:{}:announcements", config.shared.prefix, info.redis_settings().db());
     let client = match is_tls {
         false => Client::open(info).map_err(|_| invalid())?,

@@ -1,5 +1,5 @@
-//! A proxy before RabbitMQ that says what a broker says which is short of memory, and that it is not any more: to connections that have
-//! published something.
+//! A proxy in front of RabbitMQ that sends what a broker sends when it is short of memory, and when it no longer is: to connections
+//! that have published something.
 
 use std::{
     net::SocketAddr,
@@ -32,7 +32,7 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// A proxy before the broker at `host:port`.
+    /// A proxy in front of the broker at `host:port`.
     pub async fn before(broker: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -51,7 +51,7 @@ impl Blocking {
         Self { address, is_blocked }
     }
 
-    /// Tells all clients whether the broker takes anything.
+    /// Announces to all clients whether the broker accepts messages.
     pub fn set(&self, is_blocked: bool) {
         self.is_blocked.send_replace(is_blocked);
     }
@@ -76,7 +76,7 @@ async fn requests(
     }
 }
 
-/// Forwards whole frames, and says between two of them what has changed.
+/// Forwards whole frames, and inserts the announcement of a change between two of them.
 async fn answers(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

@@ -29,9 +29,9 @@ const RABBITMQ_URL: &str = "RESTANTE_RABBITMQ_URL";
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
 /// How long a hanging engine may delay the end of its failed test.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long is waited for what must come, on a machine that runs many tests.
+/// How long a test waits for what must happen, on a machine that runs many tests.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long is waited for what must not come.
+/// How long a test waits for what must not happen.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// An engine under test.
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Whether it deals out work.
+    /// Whether it distributes work.
     pub fn has_work(self) -> bool {
         self != Self::Redis
     }
@@ -79,7 +79,8 @@ impl Engine {
     }
 }
 
-/// A test named for an engine and for what holds on it. It is ignored if the engine is not available, or fails if that is required.
+/// A test named after an engine and the promise that it tests. It is ignored if the engine is not available, or fails if the engine
+/// is required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.name(), engine.missing(), test)
@@ -125,7 +126,7 @@ impl TestQueue {
         Config { shared, ..Config::new(url) }
     }
 
-    /// So many servers that share the queue of work.
+    /// This many servers that share the queue of work.
     pub async fn work(&self, servers: usize) -> Vec<OpenedWork> {
         let config = self.config();
         if self.engine == Engine::Local {
@@ -140,7 +141,7 @@ impl TestQueue {
         opened
     }
 
-    /// Announcements of so many servers.
+    /// Announcements between this many servers.
     pub async fn announcements(&self, servers: usize) -> Vec<OpenedAnnouncements> {
         if self.engine == Engine::Local {
             return local_announcements(servers);
@@ -182,7 +183,7 @@ pub async fn wipe(url: &str, queues: &[String]) {
     }
 }
 
-/// Waits for what must come.
+/// Waits for what must happen.
 pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
 }
@@ -202,7 +203,7 @@ pub async fn next(server: &OpenedWork) -> Received {
     soon("an item", server.work.next()).await
 }
 
-/// Whether nothing comes.
+/// Whether no item arrives.
 pub async fn is_quiet(server: &OpenedWork) -> bool {
     timeout(SILENCE, server.work.next()).await.is_err()
 }
@@ -212,7 +213,7 @@ pub fn items(numbers: std::ops::Range<u32>) -> Vec<Bytes> {
     numbers.map(|number| Bytes::from(format!("item {number}"))).collect()
 }
 
-/// Receives so many different items, and finishes them.
+/// Receives this many different items, and finishes them.
 pub async fn finish(server: &OpenedWork, count: usize) -> HashSet<Bytes> {
     let mut seen = HashSet::new();
     while seen.len() < count {

@@ -15,7 +15,7 @@ promises![
     dead_items_are_dropped,
 ];
 
-/// Rejects so many items, and waits until they are dead.
+/// Rejects this many items, and waits until they are dead.
 async fn bury(server: &OpenedWork, count: u32) {
     server.work.publish(&items(0..count)).await.unwrap();
     for _ in 0..count {
@@ -31,7 +31,7 @@ async fn rejected_items_are_dead_at_once(subject: Subject) {
     let server = &subject.work(1).await[0];
     bury(server, 5).await;
     assert!(is_quiet(server).await);
-    // Looking changes nothing.
+    // Listing them changes nothing.
     for _ in 0..2 {
         let mut dead = server.upkeep.dead(100).await.unwrap();
         dead.sort_by(|one, other| one.item.cmp(&other.item));

@@ -48,7 +48,7 @@ async fn finished_items_come_no_more(subject: Subject) {
     }
 }
 
-/// Finishes so many items, whichever server receives them.
+/// Finishes this many items; it doesn't matter which servers receive them.
 async fn finish_all(servers: &[restante_queue::OpenedWork], count: usize) -> Vec<Bytes> {
     let mut seen = Vec::new();
     while seen.len() < count {

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{AccountId, Error};
 
-/// Accounts of a page.
+/// Accounts per page.
 pub(super) const ACCOUNTS: usize = 1_000;
-/// Heads that are read at once.
+/// Heads that are read concurrently.
 const AT_ONCE: usize = 32;
 
 const LIST: &str = "INSERT INTO accounts (store, bucket, account) VALUES (?, ?, ?)";
@@ -21,7 +21,7 @@ const NEXT: &str = "SELECT account FROM accounts WHERE store = ? AND bucket = ? 
 const WHAT: &str = "list accounts";
 
 impl Shared {
-    /// Lists an account, before its first commit is made.
+    /// Adds an account to the list of accounts, before its first commit.
     pub(super) async fn list_account(&self, account: AccountId) -> Result<(), Error> {
         let bucket = accounts_bucket(account);
         let row = |bucket: i32, account: i64| {
@@ -31,7 +31,7 @@ impl Shared {
         self.database.write(WHAT, LIST, row(bucket, account_number(account))).await
     }
 
-    /// The next accounts behind one, [`ACCOUNTS`] of them unless these are the last.
+    /// The accounts that follow `after`: [`ACCOUNTS`] of them, or fewer at the end of the list.
     pub(super) async fn next_accounts(&self, after: Option<AccountId>) -> Result<Vec<AccountId>, Error> {
         let mut accounts = Vec::new();
         let mut bucket = after.map_or(-1, |account| i64::from(accounts_bucket(account)) - 1);
@@ -66,14 +66,14 @@ impl Shared {
         Ok(rows.iter().filter_map(|row| number(row, 0)).filter_map(|n| i64::try_from(n).ok()).collect())
     }
 
-    /// The heads of accounts, of those that have one.
+    /// The heads of these accounts. Accounts without a head are left out.
     pub(super) async fn heads(&self, accounts: &[AccountId]) -> Result<Vec<(AccountId, Head)>, Error> {
         let heads = self.heads_or_errors(accounts).await;
         let heads = heads.into_iter().filter_map(|(account, head)| Some((account, head.transpose()?)));
         heads.map(|(account, head)| Ok((account, head?))).collect()
     }
 
-    /// The heads of accounts, or why they can't be read.
+    /// The heads of these accounts, with an error for each one that can't be read.
     pub(super) async fn heads_or_errors(
         &self,
         accounts: &[AccountId],

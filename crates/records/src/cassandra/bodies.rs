@@ -1,4 +1,4 @@
-//! Bodies: rows of their own beside the account, written before the commit that names them and never changed.
+//! Bodies: separate rows beside the account, written before the commit that refers to them and never changed.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::{AccountId, Body, Error, map::blobs_of};
 
-/// What one statement writes at most.
+/// The most rows that one statement writes.
 const BATCH_ROWS: usize = 100;
 const BATCH_BYTES: usize = 1 << 20;
-/// Bodies that one statement reads at most: each has 256 KiB at most.
+/// The most bodies that one statement reads: each has up to 256 KiB.
 const READ_BODIES: usize = 32;
-/// From so many bodies on a range of rows is read instead, in which each of them costs Cassandra less than by its number.
+/// From this many bodies on, a range of rows is read instead of single numbers: that costs Cassandra less per body.
 const RANGE_BODIES: usize = 8;
-/// Statements of one request that are under way at once.
+/// Statements of one request that run concurrently.
 const AT_ONCE: usize = 8;
-/// What is deleted never comes back under the same number, so its deletion may come from the future: a clock that goes wrong
-/// by a day does not bring it back.
+/// Body numbers are never reused, so deletions get a timestamp in the future: even a clock that is wrong by a day does not bring
+/// a deleted body back.
 const AHEAD_MICROS: i64 = 86_400_000_000;
 
 const PUT: &str = "INSERT INTO body (store, account, bucket, number, blobs, bytes) VALUES (?, ?, ?, ?, ?, ?)";
@@ -39,14 +39,14 @@ const DELETE_REFERENCE: &str =
     "DELETE FROM reference USING TIMESTAMP ? WHERE store = ? AND segment = ? AND number = ?";
 const DELETE_GONE: &str = "DELETE FROM account USING TIMESTAMP ? WHERE store = ? AND account = ? AND key = ?";
 
-/// The timestamp of a deletion for good.
+/// The timestamp of a permanent deletion: [`AHEAD_MICROS`] in the future.
 pub(super) fn for_good() -> CqlValue {
     let now = restante_core::Clock::now(&restante_core::SystemClock);
     CqlValue::BigInt(now.nanos() / 1_000 + AHEAD_MICROS)
 }
 
 impl Shared {
-    /// Writes bodies, and what they refer to. Writing them twice does no harm.
+    /// Writes bodies and the rows of their blob references. Idempotent.
     pub(super) async fn write_bodies(
         &self,
         account: AccountId,
@@ -86,7 +86,7 @@ impl Shared {
         stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
     }
 
-    /// Removes bodies that nothing names, and then the rows that say so.
+    /// Removes bodies that no record refers to any more, and then the rows that mark them as such.
     pub(super) async fn remove_bodies(&self, account: AccountId, numbers: &[u64]) -> Result<(), Error> {
         if numbers.is_empty() {
             return Ok(());
@@ -107,8 +107,8 @@ impl Shared {
         self.write_batches("remove bodies of records", marks.finish()).await
     }
 
-    /// The bodies with some numbers, as far as they are there and can be read. Those of records whose ids are close together are
-    /// mostly close together, too.
+    /// The bodies with these numbers; those that are missing or damaged are left out. `are_close` says that the numbers are
+    /// likely close together, as those of records with neighbouring ids mostly are.
     pub(super) async fn read_bodies(
         &self,
         account: AccountId,
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-/// The bodies of rows, as far as they can be read.
+/// Decodes rows of bodies; damaged ones are left out.
 fn decode(rows: &[Row]) -> BTreeMap<u64, Body> {
     let body = |row| {
         let (number, blobs, bytes) = (number(row, 0)?, bytes(row, 1).and_then(blobs_of)?, bytes(row, 2)?);
@@ -170,7 +170,7 @@ fn decode(rows: &[Row]) -> BTreeMap<u64, Body> {
     rows.iter().filter_map(body).collect()
 }
 
-/// Statements by partitions.
+/// Statements grouped by partition.
 #[derive(Default)]
 pub(super) struct Batches {
     full: Vec<Vec<Bound>>,

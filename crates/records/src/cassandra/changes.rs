@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// The answer by the head that this server has read last, without reading it again; `None` when the account has changed since.
+    /// Answers from the last head that this server has read, without reading it again; `None` when the account has changed since.
     async fn history_by_known_head(
         &self,
         asked: &Asked,
@@ -52,7 +52,7 @@ impl Shared {
         let Some(view) = views.of_known_head() else { return Ok(None) };
         let head = view.head.row.clone().after_restores(self.restores());
         if asked.check(&head).is_err() {
-            return Ok(None); // the head may be an old one
+            return Ok(None); // the known head may be outdated
         }
         let answer = page(asked, &view, &head).await;
         views.accept(&view, answer).await

@@ -1,4 +1,4 @@
-//! Verifying everything against everything else, account by account, each at one moment.
+//! Verifies all rows against each other, account by account, each as of one moment.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const IN_FEED: &str = "SELECT account FROM feed WHERE store = ? AND segment = ? 
 
 type Progress<'c> = &'c (dyn Fn(u64, u64) + Send + Sync);
 
-/// Verifies that every record can be read, and that all other rows say what the records say.
+/// Verifies that every record can be read, and that all other rows agree with the records.
 pub(super) async fn check(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
     let mut check = Check { shared, progress, done: 0, report: Report::default() };
     let mut accounts: Vec<AccountId> = Vec::new();
@@ -59,7 +59,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// Verifies an account at one moment. All its rows are in memory meanwhile.
+    /// Verifies an account as of one moment. All its rows are held in memory meanwhile.
     async fn account(&mut self, account: AccountId) -> Result<(), Error> {
         let shared = self.shared;
         let views = shared.views(account);
@@ -68,7 +68,8 @@ impl Check<'_> {
             let view = views.begin().await?;
             let read = self.verify_view(&view).await;
             let Some(found) = views.accept(&view, read).await? else { continue };
-            // A body may have been replaced since its state was read: what is wrong stays so.
+            // A body may have been replaced after its state was read. A finding is real only if it is still there when the check
+            // is repeated.
             let is_moved = !found.findings.is_empty()
                 && before.as_ref().is_none_or(|before| before.findings != found.findings);
             if is_moved {
@@ -94,7 +95,7 @@ impl Check<'_> {
         let bodies = self.lengths(account, &all).await?;
         for (key, value) in &all {
             if decode_gone_key(key).is_some() && value.is_empty() {
-                found.rows += 1; // a body that is being removed
+                found.rows += 1; // the row of a body that is being removed
                 continue;
             }
             let named = (key.first() == Some(&STATE)).then(|| StateRow::decode(value)).flatten();
@@ -132,7 +133,7 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// The lengths and the blobs of the bodies that records name.
+    /// The lengths and the blobs of the bodies that records refer to.
     async fn lengths(
         &self,
         account: AccountId,
@@ -153,7 +154,7 @@ impl Check<'_> {
         Ok(lengths)
     }
 
-    /// Sees that no follower is ahead of what it follows.
+    /// Checks that no follower is ahead of the accounts that it follows.
     async fn followers(&mut self, accounts: &[AccountId]) -> Result<(), Error> {
         let shared = self.shared;
         let restores = shared.restores();
@@ -166,7 +167,7 @@ impl Check<'_> {
                 self.report.note(format!("follower {name}"), "it is ahead of the feed");
             }
             for accounts in accounts.chunks(ACCOUNTS) {
-                // Checkpoints first: an account goes on meanwhile, and never back.
+                // Read checkpoints first: meanwhile an account can only move forward.
                 let saved = shared.checkpoint(&name, accounts).await?.accounts;
                 let heads: BTreeMap<AccountId, _> = shared.heads(accounts).await?.into_iter().collect();
                 for (account, revision) in saved {

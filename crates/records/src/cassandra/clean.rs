@@ -1,7 +1,7 @@
-//! Forgetting what was destroyed long ago, and removing what commits have left behind.
+//! Removes old tombstones, and the rows that commits have left behind.
 //!
-//! Tombstones of an account and kind stand in the order of revisions, so the old ones are the first of their range. When a
-//! clock was set back, a tombstone stays until those before it are old as well.
+//! Tombstones of an account and kind are sorted by revision, so the oldest come first. If a clock was set back, a tombstone stays
+//! until those before it are old as well.
 
 use restante_core::Timestamp;
 use restante_lmdb::key::Pack;
@@ -20,18 +20,18 @@ use crate::{
     rows::{KindRow, TombstoneRow},
 };
 
-/// Tombstones that one batch forgets at most.
+/// The most tombstones that one batch removes.
 const STEP_TOMBSTONES: usize = 1_024;
-/// After so many transient failures in a row no further account is tried: each of them is waited for as long as a commit.
+/// After this many transient failures in a row no further account is tried: each one is retried for as long as a commit.
 const TRANSIENT_MAX: usize = 4;
-/// Bodies that are looked for at once that nothing names any more.
+/// How many unreferenced bodies are looked for at once.
 const GONE_BODIES: usize = 500;
 
 impl Shared {
-    /// Forgets what was destroyed before a time, `limit` tombstones at most. An account that fails stops none behind it.
+    /// Removes tombstones from before a time, at most `limit`. An account that fails does not keep the following ones from being cleaned.
     pub(super) async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
         self.check_open()?;
-        // Tombstones know their second only: those of the second that the time lies in are kept.
+        // Tombstones store whole seconds: those from the same second as `before` are kept.
         let before = u64::try_from(before.seconds()).unwrap_or(0);
         let mut cleaned = Cleaned::default();
         let mut failures = Failures::default();
@@ -58,7 +58,7 @@ impl Shared {
         failures.first.map_or(Ok(cleaned), Err)
     }
 
-    /// Removes what commits have left behind in an account, and forgets its old tombstones.
+    /// Removes what commits have left behind in an account, and its old tombstones.
     async fn clean_if_needed(
         &self,
         account: AccountId,
@@ -74,7 +74,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes the bodies that a crash has left which nothing names any more.
+    /// Removes bodies that a crash left behind and that no record refers to any more.
     pub(super) async fn remove_gone(&self, account: AccountId) -> Result<(), Error> {
         loop {
             let views = self.views(account);
@@ -83,7 +83,7 @@ impl Shared {
             let rows = view.slice(range).await;
             let rows = match rows {
                 Ok(rows) => rows,
-                Err(ViewError::Moved) => return Ok(()), // the next time will do
+                Err(ViewError::Moved) => return Ok(()), // the next run will do it
                 Err(ViewError::Failed(error)) => return Err(error),
             };
             let numbers: Vec<u64> = rows.iter().filter_map(|(key, _)| decode_gone_key(key)).collect();
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Forgets the old tombstones of an account, until the limit is reached.
+    /// Removes the old tombstones of an account, until the limit is reached.
     async fn clean_account(
         &self,
         account: AccountId,
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Forgets `room` old tombstones of an account at most, and raises the floors of their kinds.
+    /// Removes at most `room` old tombstones of an account, and raises the floors of their kinds.
     async fn clean_step(&self, view: &View<'_>, before: u64, room: usize) -> Result<CleanStep, ViewError> {
         let mut next = view.head.changed(self.mark());
         let mut step = CleanStep::default();
@@ -142,7 +142,7 @@ impl Shared {
             step.has_more |= old.len() > left;
             old.truncate(left);
             let Some((last, _)) = old.last() else { continue };
-            // One deletion of all leaves one tombstone of Cassandra's.
+            // One range deletion leaves a single tombstone in Cassandra.
             rows.ranges.push((tombstone_prefix(share.kind), behind(last)));
             let new = next.row.kind_mut(share.kind);
             for (_, revision) in &old {
@@ -163,16 +163,16 @@ impl Shared {
     }
 }
 
-/// The failures of accounts.
+/// Counts the accounts that could not be cleaned.
 #[derive(Default)]
 struct Failures {
     first: Option<Error>,
-    /// Transient ones since the last account that did not fail.
+    /// Transient failures since the last account that succeeded.
     in_a_row: usize,
 }
 
 impl Failures {
-    /// Notes how cleaning an account ended.
+    /// Records the outcome of cleaning one account.
     ///
     /// # Errors
     /// The first error, when [`TRANSIENT_MAX`] accounts in a row failed.
@@ -191,7 +191,7 @@ impl Failures {
     }
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Default)]
 struct CleanStep {
     tombstones: usize,
@@ -199,8 +199,8 @@ struct CleanStep {
     has_more: bool,
 }
 
-/// The first tombstones of an account and kind, as long as they are old; `limit` of them at most, with their revisions. Those
-/// below the floor were removed, unless the account is being erased, which raises the floor before.
+/// The first tombstones of an account and kind that are old, at most `limit`, with their revisions. Those below the floor have
+/// been removed already, unless the account is being erased: erasing raises the floor first.
 async fn old_tombstones(
     view: &View<'_>,
     head: &Head,

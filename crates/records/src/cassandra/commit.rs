@@ -1,4 +1,4 @@
-//! Commits: a task for each account that has any takes what waits, and makes it in one batch.
+//! Commits: each account with pending commits has a task, which takes the waiting ones and writes them in one batch.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,29 +26,29 @@ use crate::{
     map::work::{Read, Work, Writes, bodies_of},
 };
 
-/// Commits that wait or are made at most; further ones wait for room.
+/// The most commits that wait or run; further ones wait for a permit.
 const WAITING_MAX: usize = 4_096;
-/// Accounts that are committed to at once.
+/// Accounts that are committed to concurrently.
 const ACCOUNTS_MAX: usize = 128;
-/// What one batch makes at most, unless a single commit has more.
+/// The most that one batch contains, unless a single commit has more.
 const GROUP_COMMITS: usize = 64;
 const GROUP_CHANGES: usize = 1_024;
 const GROUP_BYTES: usize = 1 << 20;
-/// When this server has made so many of the last changes of an account, it takes the head that it knows for the last one.
+/// When this server made this many of an account's last changes, it assumes that the head it knows is the current one.
 const MARKS_OF_OWN: usize = 3;
-/// A group with more changes is worked out on the blocking pool: each takes some microseconds.
+/// Larger groups are computed on the blocking pool: each change takes some microseconds.
 const CHANGES_INLINE_MAX: usize = 64;
 
-/// A commit that waits.
+/// A pending commit.
 struct Waiting {
     commit: Commit,
     bytes: usize,
     reply: oneshot::Sender<Result<Committed, Error>>,
-    /// Its place among all that wait.
+    /// Its share of [`WAITING_MAX`].
     _permit: OwnedSemaphorePermit,
 }
 
-/// The commits that wait.
+/// The pending commits.
 pub(super) struct Queue(Arc<Queued>);
 
 struct Queued {
@@ -60,13 +60,13 @@ struct Queued {
 
 #[derive(Default)]
 struct State {
-    /// Of each account that has a task.
+    /// The pending commits of each account that has a task.
     waiting: HashMap<AccountId, VecDeque<Waiting>>,
     tasks: JoinSet<()>,
     is_closed: bool,
 }
 
-/// The error of a store that was closed.
+/// The error for a store that was closed.
 pub(super) fn closed() -> Error {
     Error::unavailable("the record store is closed")
 }
@@ -88,7 +88,7 @@ impl Queue {
         }))
     }
 
-    /// Has a commit made.
+    /// Queues a commit and waits for its result.
     pub(super) async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
         let permit = self.0.room.clone().acquire_owned().await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
@@ -102,7 +102,7 @@ impl Queue {
             let is_new = !state.waiting.contains_key(&account);
             state.waiting.entry(account).or_default().push_back(waiting);
             if is_new {
-                while state.tasks.try_join_next().is_some() {} // those that have ended
+                while state.tasks.try_join_next().is_some() {} // reap finished tasks
                 let queued = self.0.clone();
                 state.tasks.spawn(async move { queued.run(account).await });
             }
@@ -110,7 +110,7 @@ impl Queue {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Takes no more commits; what waits is made.
+    /// Accepts no more commits, and waits until the pending ones are done.
     pub(super) async fn close(&self) {
         let mut tasks = {
             let mut state = self.0.state.lock();
@@ -123,13 +123,13 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The tasks hold what holds them.
+        // The tasks hold a reference to this queue: without the abort neither would ever be dropped.
         self.0.state.lock().tasks.abort_all();
     }
 }
 
 impl Queued {
-    /// Makes the commits of an account until there are no more.
+    /// Processes the pending commits of an account until there are none left.
     async fn run(&self, account: AccountId) {
         let Ok(_permit) = self.accounts.acquire().await else { return };
         loop {
@@ -149,14 +149,14 @@ impl Queued {
             let is_contended = self.shared.make(account, group).await;
             let has_more = self.state.lock().waiting.get(&account).is_some_and(|rest| !rest.is_empty());
             if is_contended && has_more {
-                // Who has just committed knows the next head, and would win again and again.
+                // This server knows the new head first, so without a pause it would win the next race as well.
                 give_way().await;
             }
         }
     }
 }
 
-/// Takes what is made together from the front.
+/// Takes the next group from the front of the queue.
 fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let mut group: Vec<Waiting> = Vec::new();
     let (mut changes, mut bytes) = (0, 0);
@@ -174,18 +174,18 @@ fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     group
 }
 
-/// What was worked out for a group.
+/// What was computed for a group.
 struct Worked {
     answers: Vec<Result<Committed, Error>>,
     writes: Writes,
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 enum Tried {
     Made(Made),
-    /// Nothing had to be written.
+    /// There was nothing to write.
     Nothing(Vec<Result<Committed, Error>>),
-    /// Another server was faster.
+    /// Another server changed the account first.
     Refused,
     TooLarge(usize),
 }
@@ -200,17 +200,17 @@ struct Made {
 }
 
 impl Shared {
-    /// Makes a group of commits of an account and answers them; returns whether another server commits there as well.
+    /// Commits a group of an account and sends the answers; returns whether another server commits to the account as well.
     async fn make(&self, account: AccountId, group: Vec<Waiting>) -> bool {
         let commits: Vec<Commit> = group.iter().map(|waiting| waiting.commit.clone()).collect();
         self.metrics.cassandra_group_commits.observe(commits.len() as f64);
         match self.make_commits(account, &commits).await {
             Ok(Tried::Made(made)) => {
-                // Who looks for what is gone waits until it is removed.
+                // Held until the leftovers are removed; a walk over references waits for that.
                 let guard = self.finishing.clone().read_owned().await;
                 self.announcements.committed(account, made.revision, made.position);
                 answer(group, made.answers);
-                // When the task has ended, upkeep removes it.
+                // If the finisher task has ended, upkeep removes the leftovers later.
                 let _ = self.finisher.send(Finishing { account, left: made.left, _guard: guard }).await;
                 made.is_contended
             }
@@ -249,7 +249,7 @@ impl Shared {
         loop {
             let is_guess = attempt.is_some();
             match self.try_make(account, commits, attempt.take(), deadline).await? {
-                // What follows from a guess may be wrong, unless it was committed.
+                // A result that was computed from a guessed head counts only if the commit succeeded.
                 Tried::Nothing(_) if is_guess => {}
                 Tried::Refused if Instant::now() < deadline => was_refused = true,
                 Tried::Made(made) => {
@@ -275,7 +275,7 @@ impl Shared {
         };
         let Some((before, read)) = read else { return Ok(Tried::Refused) };
         let bodies: usize = commits.iter().map(bodies_of).sum();
-        // First with other numbers, to see whether there is anything to write, and how much.
+        // First with provisional numbers, to see whether there is anything to write, and how much.
         let worked = self.work_out(account, &read, 1, commits).await?;
         if worked.writes.is_empty() || is_guess && worked.answers.iter().any(Result::is_err) {
             return Ok(Tried::Nothing(worked.answers));
@@ -292,7 +292,7 @@ impl Shared {
         self.commit_worked(account, before, worked, taken, deadline).await
     }
 
-    /// Writes what was worked out.
+    /// Writes a computed group.
     async fn commit_worked(
         &self,
         account: AccountId,
@@ -302,7 +302,7 @@ impl Shared {
         deadline: Instant,
     ) -> Result<Tried, Error> {
         let Worked { answers, writes } = worked;
-        // A head without a commit may be one that settled a position: it does not show that the account is listed.
+        // A head at revision 0 may come from settling a position: it does not show that the account is listed.
         if before.as_ref().is_none_or(|head| head.row.revision.0 == 0) {
             self.list_account(account).await?;
         }
@@ -335,8 +335,9 @@ impl Shared {
         }
     }
 
-    /// The same by the head that this server has read last, without reading anything: for commits that only create records, in an account
-    /// whose last changes this server has made. If another one has made one since, the commit is refused.
+    /// As `read_for`, but from the last head that this server has read, without reading anything. Only for commits that only
+    /// create records, in accounts whose last changes this server made. If another server has committed since, the commit is
+    /// refused.
     fn read_by_known_head(&self, account: AccountId, commits: &[Commit]) -> Option<(Option<Head>, Read)> {
         let mut changes = commits.iter().flat_map(|commit| &commit.changes);
         let only_create = changes.all(|change| matches!(change, Change::Create { .. }));
@@ -350,7 +351,7 @@ impl Shared {
         Some((Some(head), read))
     }
 
-    /// What some commits of an account need to be worked out; `None` when the account has changed meanwhile.
+    /// Reads what is needed to compute commits of an account; `None` when the account changes meanwhile.
     async fn read_for(
         &self,
         account: AccountId,
@@ -387,7 +388,7 @@ impl Shared {
         Ok(Some((head, read)))
     }
 
-    /// The records with counters of an account that was not committed to since a restore.
+    /// The records with counters, if the account had no commit since a restore.
     pub(super) async fn counters_of(
         &self,
         account: AccountId,
@@ -403,7 +404,7 @@ impl Shared {
         Ok(counters)
     }
 
-    /// Works commits out, one after the other, with the numbers of bodies from one on.
+    /// Computes commits, one after the other. The numbers of their bodies start at `first_body`.
     async fn work_out(
         &self,
         account: AccountId,
@@ -428,13 +429,13 @@ impl Shared {
         done.map_err(|error| Error::internal(format!("work on records broke off: {error}")))
     }
 
-    /// Now, in milliseconds since 1970; times before that are taken for it.
+    /// The current time in milliseconds since 1970; earlier times count as 0.
     pub(super) fn now_ms(&self) -> u64 {
         self.now().nanos().max(0).unsigned_abs() / 1_000_000
     }
 }
 
-/// The rows that a commit writes, with those of the bodies that nothing names any more.
+/// The rows that a commit writes, including the marks of bodies that no record refers to any more.
 pub(super) fn rows_of(writes: &Writes) -> Rows {
     let mut rows = Rows::default();
     for ((_, key), value) in &writes.rows {
@@ -446,14 +447,14 @@ pub(super) fn rows_of(writes: &Writes) -> Rows {
     rows
 }
 
-/// The bodies that nothing names any more.
+/// The bodies that no record refers to any more.
 pub(super) fn gone_of(writes: &Writes) -> Vec<u64> {
     writes.gone_bodies.iter().filter_map(|number| u64::try_from(*number).ok()).collect()
 }
 
 fn answer(group: Vec<Waiting>, answers: Vec<Result<Committed, Error>>) {
     for (waiting, answer) in group.into_iter().zip(answers) {
-        let _ = waiting.reply.send(answer); // who gave up waiting is not there
+        let _ = waiting.reply.send(answer); // fails when the caller has given up
     }
 }
 

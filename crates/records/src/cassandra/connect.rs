@@ -1,4 +1,4 @@
-//! Statements: prepared once, asked again when that does no harm, each attempt with a time-out of its own.
+//! Statements: prepared once, retried when that is safe, each attempt with its own time-out.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ pub(super) type Bound = (&'static str, Vec<CqlValue>);
 pub(super) struct Database {
     pub(super) session: Session,
     prepared: Mutex<HashMap<(&'static str, Use), PreparedStatement>>,
-    /// How long an answer is asked for again and again.
+    /// How long a statement is retried.
     patience: Duration,
     is_reached: AtomicBool,
     requests: Family<RequestLabel, Counter>,
@@ -47,21 +47,21 @@ pub(super) struct Database {
 /// What a statement is prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
-    /// It may be executed twice.
+    /// It is idempotent.
     Repeatable,
-    /// A read that also finishes a commit that is under way.
+    /// A read that also completes a commit in progress.
     Serial,
-    /// It is conditional, or stands in a batch with one that is.
+    /// It is conditional, or in a batch with a conditional statement.
     Conditional,
 }
 
-/// What Cassandra answered to a conditional statement or batch.
+/// Cassandra's answer to a conditional statement or batch.
 #[derive(Debug)]
 pub(super) enum Answer {
     Applied,
-    /// The condition did not hold. The columns of the row on which it was, as far as there is one.
+    /// The condition did not hold. Has the columns of the row that the condition is on, as far as the row exists.
     Refused(HashMap<String, CqlValue>),
-    /// Nobody knows: the answer is lost, or it came too late.
+    /// The outcome is unknown: the answer was lost, or came too late.
     Unknown(Error),
 }
 
@@ -77,7 +77,7 @@ impl Database {
         })
     }
 
-    /// The error that commits are answered with while no node answers.
+    /// The error that commits are answered with while no node can be reached.
     pub(super) fn health(&self) -> Result<(), Error> {
         if self.is_reached.load(Ordering::Relaxed) {
             return Ok(());
@@ -85,12 +85,12 @@ impl Database {
         Err(Error::unavailable("cassandra doesn't answer"))
     }
 
-    /// How long something is tried.
+    /// How long a statement is retried.
     pub(super) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// When somebody who begins to wait now gives up.
+    /// The deadline of an operation that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.patience
     }
@@ -99,7 +99,7 @@ impl Database {
         self.requests.get_or_create(&request).inc();
     }
 
-    /// The rows of a read that sees all that was acknowledged.
+    /// Reads rows; sees everything that was acknowledged.
     pub(super) async fn read(
         &self,
         what: &str,
@@ -109,7 +109,7 @@ impl Database {
         self.rows(what, statement, Use::Repeatable, &values).await
     }
 
-    /// The rows of a read that sees all that is decided, and makes it visible to all.
+    /// Reads rows; sees everything that is decided, and makes it visible to all readers.
     pub(super) async fn read_serial(
         &self,
         what: &str,
@@ -136,7 +136,7 @@ impl Database {
         rows_of(what, result)
     }
 
-    /// Executes a statement that does no harm when it is executed twice.
+    /// Executes an idempotent statement.
     pub(super) async fn write(
         &self,
         what: &str,
@@ -152,7 +152,7 @@ impl Database {
         .map(drop)
     }
 
-    /// The same for statements on one partition, which are executed together or not at all.
+    /// The same for statements on one partition, which are applied together or not at all.
     pub(super) async fn write_all(&self, what: &str, statements: Vec<Bound>) -> Result<(), Error> {
         self.repeated(what, async || {
             let (mut batch, values) = self.batch(what, &statements, Use::Repeatable).await?;
@@ -164,10 +164,10 @@ impl Database {
         .map(drop)
     }
 
-    /// Executes statements on one partition, of which one is conditional: all, or none. It is tried once.
+    /// Executes statements on one partition, one of them conditional: all are applied or none. No retry.
     ///
     /// # Errors
-    /// It was certainly not executed, and never can be.
+    /// The statements were certainly not applied, and never will be.
     pub(super) async fn compare(&self, what: &str, statements: &[Bound]) -> Result<Answer, Error> {
         self.count(RequestLabel::CONDITIONAL);
         let result = match statements {
@@ -193,7 +193,7 @@ impl Database {
         }
     }
 
-    /// The same until the outcome is known; returns the columns of the row when it was refused. Executing it twice must do no harm.
+    /// The same, retried until the outcome is known; returns the columns of the row when it was refused. The statements must be idempotent.
     pub(super) async fn compare_until_known(
         &self,
         what: &str,
@@ -244,7 +244,7 @@ impl Database {
         Ok(prepared)
     }
 
-    /// Does something again until it succeeds, or until it was tried for long enough.
+    /// Retries an operation until it succeeds or `patience` has passed.
     async fn repeated<F: Future<Output = Result<QueryResult, Failure>>>(
         &self,
         what: &str,
@@ -281,7 +281,7 @@ impl Database {
         change_schema(&self.session, what, text).await
     }
 
-    /// The rows of a statement that is asked once in a while.
+    /// The rows of a statement that is rarely executed, and therefore not prepared.
     pub(super) async fn ask(&self, what: &str, text: &str, values: Vec<CqlValue>) -> Result<Vec<Row>, Error> {
         let result = self.session.query_unpaged(text, values).await;
         rows_of(what, result.map_err(|error| statement_failed(what, &error))?)
@@ -343,14 +343,14 @@ fn answer_of(what: &str, result: QueryResult) -> Result<Answer, Error> {
     Ok(read().unwrap_or_else(unreadable))
 }
 
-/// Half to all of a delay, so that several servers don't come back at the same moment.
+/// A random duration from half of `delay` to `delay`, so that several servers don't retry at the same moment.
 pub(super) fn jittered(delay: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let chance = RandomState::new().hash_one(0) % 512;
     delay / 2 + delay * chance as u32 / 1_024
 }
 
-/// Bytes of a column; `None` for another type, or when there are none.
+/// The bytes in a column; `None` when it is null or has another type.
 pub(super) fn bytes(row: &Row, column: usize) -> Option<&[u8]> {
     match row.columns.get(column)? {
         Some(CqlValue::Blob(bytes)) => Some(bytes),
@@ -358,7 +358,7 @@ pub(super) fn bytes(row: &Row, column: usize) -> Option<&[u8]> {
     }
 }
 
-/// A number of a column.
+/// The number in a column.
 pub(super) fn number(row: &Row, column: usize) -> Option<u64> {
     match row.columns.get(column)? {
         Some(CqlValue::BigInt(number)) => u64::try_from(*number).ok(),
@@ -372,8 +372,8 @@ pub(super) fn blob(bytes: impl Into<Vec<u8>>) -> CqlValue {
     CqlValue::Blob(bytes.into())
 }
 
-/// A value to bind. Numbers of ours that count something are smaller than the largest that Cassandra has; others, that a caller
-/// made up, are above all that are there.
+/// A value to bind. Our own counters are below `i64::MAX`; larger numbers come from a caller, and are bound as a value above all
+/// that exist.
 pub(super) fn bigint(number: u64) -> CqlValue {
     CqlValue::BigInt(i64::try_from(number).unwrap_or(i64::MAX))
 }

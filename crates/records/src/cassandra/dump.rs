@@ -1,4 +1,4 @@
-//! Pages of everything: of all records, and of the blobs that they refer to.
+//! Pages over the whole store: of all records, and of the blobs that they refer to.
 
 use scylla::value::CqlValue;
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::{AccountId, Damage, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
-/// Bodies of a page of references: each refers to 256 blobs at most.
+/// Bodies per page of references: each refers to up to 256 blobs.
 const REFERENCED_BODIES: usize = 1_024;
-/// Partitions that are looked through for a page of references.
+/// Partitions that are searched for one page of references.
 const SEGMENTS: usize = 256;
 
 const REFERENCED: &str = "SELECT number, blobs FROM reference \
      WHERE store = ? AND segment = ? AND number > ? LIMIT ?";
 
 impl Shared {
-    /// A page of all records, from behind a place. Each account is read by itself.
+    /// A page of all records, from the record that follows `after`. Each account is read as of its own moment.
     pub(super) async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         validate::check_dump(limit)?;
         let mut page = Vec::new();
@@ -82,7 +82,7 @@ impl Shared {
         self.view_records(view, from, room, behind).await
     }
 
-    /// The records of an account from a key on, `limit` at most. Their counters jump for `behind` restores.
+    /// The records of an account from a key on, at most `limit`. Their counters are raised for `behind` restores.
     pub(super) async fn view_records(
         &self,
         view: &View<'_>,
@@ -104,26 +104,27 @@ impl Shared {
         Ok(records)
     }
 
-    /// A page of the blobs that bodies refer to, from behind a body. Numbers of bodies are given when their commits begin, and
-    /// so after those of the bodies whose references they take over: a walk that does not see the one sees the other.
+    /// A page of the blobs that bodies refer to, from the body that follows `after`. The number of a new body is higher than that
+    /// of the body whose references it takes over, because it is assigned when its commit begins. So a walk that misses one of
+    /// the two sees the other.
     pub(super) async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
-        // What commits of this server let go of is removed first.
+        // First let the finisher remove what commits of this server no longer refer to.
         drop(self.finishing.write().await);
         let mut last = after.unwrap_or_default();
         let mut restores = last >> RESTORE_BITS;
-        let mut end = 0; // it is read when the walk begins
+        let mut end = 0; // read in the first iteration
         let mut page = Referenced::default();
         let mut bodies = 0;
         for _ in 0..SEGMENTS {
             if last >= end {
-                // Also at the end: a commit may have taken a reference over into the next segment since it was read.
+                // Read it again at the end: a commit may have moved a reference into the next segment meanwhile.
                 end = self.last_body(restores).await?;
             }
             if last >= end {
                 if restores >= self.restores() {
                     return Ok(page);
                 }
-                // Those that were given since the restore.
+                // Continue with the numbers assigned since the next restore.
                 restores += 1;
                 last = (restores << RESTORE_BITS) - 1;
                 continue;
@@ -150,7 +151,7 @@ impl Shared {
         Ok(page)
     }
 
-    /// The last number of a body that was given after so many restores, or one below the first.
+    /// The last body number that was assigned after this many restores, or one below the first.
     async fn last_body(&self, restores: u64) -> Result<u64, Error> {
         let before = (restores << RESTORE_BITS).saturating_sub(1);
         Ok(self.last_counter(restores).await?.map_or(before, |counter| counter.last_body()))

@@ -1,7 +1,7 @@
 //! Erasing accounts.
 //!
-//! The head of the account stays, since it has the next id and the next revision. While it is marked nothing is committed in
-//! the account, so what is left after a crash is what the next call goes on with.
+//! The head of the account stays, since it has the next id and the next revision. While it is marked as being erased, nothing is
+//! committed in the account, so after a crash the next call continues with what is left.
 
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::{
     map::work::{Read, Work},
 };
 
-/// Records and tombstones that one batch erases at most. Each record has up to 256 entries in each index.
+/// The most records and tombstones that one batch erases. Each record has up to 256 entries in each index.
 const STEP_ROWS: usize = 64;
 
 impl Shared {
@@ -32,7 +32,7 @@ impl Shared {
             let step = self.erase_once(account, left.min(STEP_ROWS)).await?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;
-            // With nothing left of the limit one more step finds out whether there is more.
+            // When the limit is used up, one more step with no room finds out whether there is more.
             erased.has_more = !step.is_done;
             if step.is_done || left == 0 {
                 return Ok(erased);
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// Erases records, or tombstones when there are no more records.
+    /// Erases records, or tombstones when no records are left.
     async fn erase_step(
         &self,
         view: &View<'_>,
@@ -140,7 +140,7 @@ impl Shared {
     }
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Default)]
 struct EraseStep {
     records: usize,
@@ -154,7 +154,7 @@ impl EraseStep {
     }
 }
 
-/// The first rows of an account of one table, `limit` at most.
+/// The first rows of one table of an account, at most `limit`.
 async fn keys(view: &View<'_>, table: u8, limit: usize) -> Result<Vec<Row>, ViewError> {
     view.slice(Range { from: &[table], to: &after(table), limit, is_down: false }).await
 }

@@ -1,10 +1,10 @@
-//! What an error of Cassandra means.
+//! Maps errors of Cassandra to errors of the records.
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
 use crate::Error;
 
-/// An error of the driver: cassandra can't be reached or is overloaded, unless it says otherwise.
+/// An error of the driver: Cassandra is unreachable or overloaded, unless the error says otherwise.
 pub(super) fn failed(what: &str, error: &(impl std::error::Error + ?Sized)) -> Error {
     Error::unavailable(format!("cassandra can't {what}: {error}"))
 }
@@ -17,7 +17,7 @@ pub(super) fn statement_failed(what: &str, error: &ExecutionError) -> Error {
     failed(what, error)
 }
 
-/// Whether the same statement will always fail, and was not executed.
+/// Whether the statement was not executed and will fail again.
 pub(super) fn is_wrong(error: &ExecutionError) -> bool {
     match error {
         ExecutionError::BadQuery(_) => true,

@@ -1,9 +1,9 @@
 //! The feed, and the checkpoints of followers.
 //!
-//! Each commit has taken its position before it was made, with a row that names the account. The account's head says what became
-//! of it: it is the last commit when it has this position, and it was made or never will be when the head has settled it. A
-//! reader stops before the first position that is not settled. If that stays so, because who took it has died, it is
-//! settled without a commit: [`Shared::settle`].
+//! Each commit takes a position before it is applied, by writing a row that names the account. The account's head shows the
+//! outcome: if the head has this position, the commit is the account's last one; if the head has settled the position, the commit
+//! was either applied earlier or never will be. A reader stops before the first position that is not settled. If a position stays
+//! open because the server that took it has died, it is settled without a commit: [`Shared::settle`].
 
 use std::collections::BTreeMap;
 
@@ -25,11 +25,11 @@ use crate::{
     validate::{check_checkpoint, check_follower_name},
 };
 
-/// Stands for an account in the row of a follower's position.
+/// The value of `account` in the row that holds a follower's position.
 const OF_POSITION: i64 = -1;
-/// What the keys of `meta` begin with that list followers.
+/// The prefix of the keys in `meta` that list followers.
 const FOLLOWER: &str = "follower ";
-/// Rows of the feed that one statement reads, and heads of accounts that are read at once for them.
+/// Rows of the feed that one statement reads.
 const ROWS: usize = 512;
 const AT_ONCE: usize = 32;
 /// Rows of a checkpoint that one statement reads.
@@ -40,8 +40,9 @@ const SLICE: &str = "SELECT slot, account, done FROM feed \
 const DONE: &str = "UPDATE feed SET done = true WHERE store = ? AND segment = ? AND slot = ?";
 const DROP: &str = "DELETE FROM feed USING TIMESTAMP ? WHERE store = ? AND segment = ? AND slot = ?";
 const NUMBER: &str = "SELECT account, number FROM follower WHERE store = ? AND name = ? AND account IN ?";
-// A number is never empty, so these conditions always hold. A conditional batch is later than those before it, whatever the
-// clock of its node says; a plain write would stay invisible behind one by a node whose clock is ahead.
+// A number is never empty, so these conditions always hold. Cassandra orders conditional batches one after the other, regardless
+// of the clocks of the nodes. A plain write from a node with a slow clock would stay invisible, hidden by an earlier write from a
+// node whose clock is ahead.
 const SAVE_POSITION: &str =
     "UPDATE follower SET number = ? WHERE store = ? AND name = ? AND account = -1 IF number != 0x";
 const FORGET_POSITION: &str =
@@ -57,22 +58,22 @@ const WHAT: &str = "read the feed";
 struct Intent {
     position: Position,
     account: AccountId,
-    /// Whether its committer has noted that all servers see the commit.
+    /// Whether its server has noted that the commit is visible to all servers.
     is_done: bool,
 }
 
-/// What became of a commit that took a position.
+/// The state of a position that a commit took.
 enum PositionState {
-    /// It is the last one of its account.
+    /// The commit is the last one of its account.
     Last(Touched),
-    /// Another one followed, or it was never made.
+    /// A later commit followed, or the commit was never applied.
     Past,
-    /// It may still be made.
+    /// The commit may still be applied.
     Open,
 }
 
 impl PositionState {
-    /// What the head of an account says of a position that a commit of it took.
+    /// The state of a position, according to the head of the account whose commit took it.
     fn of(account: AccountId, head: &Head, position: Position) -> Self {
         if head.row.position == position {
             let committed_ms = i64::try_from(head.committed_ms).unwrap_or(0);
@@ -83,27 +84,27 @@ impl PositionState {
     }
 }
 
-/// What the feed has behind a position.
+/// A part of the feed after a position.
 #[derive(Debug, Default)]
 pub(super) struct FeedPage {
     pub(super) touched: Vec<Touched>,
-    /// All up to this position was looked at.
+    /// All positions up to this one were looked at.
     pub(super) seen: Position,
-    /// The position at which the page ends because its commit may still be made.
+    /// The position at which the page ends because its commit may still be applied.
     pub(super) open: Option<Position>,
 }
 
 impl Shared {
-    /// The accounts whose last commit is behind a position, as far as that is settled.
+    /// The accounts whose last commit is after a position, up to the first position that is not settled.
     pub(super) async fn read_touched(&self, after: Position, limit: usize) -> Result<FeedPage, Error> {
         let mut page = FeedPage { seen: after, ..FeedPage::default() };
         let begin = after.max(Position(self.floor().await?.0.saturating_sub(1)));
         let (mut segment, mut slot) = slot_of(begin);
         loop {
             if restores_of(segment) > self.restores() {
-                return Ok(page); // a position that a caller made up
+                return Ok(page); // a position that no store has assigned
             }
-            // It is read before the rows: when it says that the segment is full, all rows are there.
+            // Read before the rows: if the counter says that the segment is full, all its rows are visible.
             let counter = self.counter(segment).await?;
             if counter.is_some() {
                 while page.touched.len() < limit {
@@ -129,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Adds what rows say to a page; returns whether it ends there.
+    /// Adds rows to a page; returns whether the page ends there.
     async fn add_to(&self, page: &mut FeedPage, rows: Vec<Intent>, limit: usize) -> Result<bool, Error> {
         let mut states = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -172,7 +173,7 @@ impl Shared {
 
     async fn position_state(&self, row: Intent) -> Result<PositionState, Error> {
         let Intent { position, account, is_done } = row;
-        // A commit that is marked as done is on a quorum. Any other is brought there, if it is decided.
+        // The commit of a row that is marked as done is on a quorum. For any other, a serial read brings it to a quorum if it is decided.
         let head = match is_done {
             true => self.read_head(account).await?,
             false => self.read_head_serial(account).await?,
@@ -180,7 +181,7 @@ impl Shared {
         Ok(head.map_or(PositionState::Open, |head| PositionState::of(account, &head, position)))
     }
 
-    /// Up to where it is known what became of all commits, without looking at those that are marked as done.
+    /// The last position up to which the outcome of every commit is known. Rows that are marked as done are skipped.
     pub(super) async fn settled_end(&self) -> Result<Position, Error> {
         let Some(last) = self.last_counter(self.restores()).await? else {
             return Ok(Position((self.restores() << RESTORE_BITS).saturating_sub(1)));
@@ -204,8 +205,8 @@ impl Shared {
         Ok(last.last())
     }
 
-    /// Settles all positions from one on up to another one that no commit will have any more: a head that has settled a
-    /// position refuses a commit that was worked out before.
+    /// Settles all open positions of a range: none of their commits can be applied afterwards, because a head that has settled a
+    /// position refuses a commit that was computed before.
     pub(super) async fn settle(&self, from: Position, to: Position) -> Result<(), Error> {
         let mut at = Position(from.0.saturating_sub(1));
         let (mut segment, _) = slot_of(from);
@@ -235,7 +236,7 @@ impl Shared {
             let before = self.read_head_serial(row.account).await?;
             let head = before.clone().unwrap_or_else(|| Head::new(self.epoch));
             match PositionState::of(row.account, &head, row.position) {
-                // The commit was made at the last moment: followers find it by its row.
+                // The commit was applied at the last moment. Followers find it by its row.
                 PositionState::Last(_) => return Ok(()),
                 PositionState::Past => break,
                 PositionState::Open => {}
@@ -256,7 +257,7 @@ impl Shared {
         (DONE, self.place(position).into())
     }
 
-    /// Removes a position that is past.
+    /// Removes the row of a position that is past.
     pub(super) fn past(&self, position: Position) -> Bound {
         let mut values = vec![for_good()];
         values.extend(self.place(position));
@@ -273,13 +274,13 @@ impl Shared {
         self.database.write("shorten the feed", statement, values).await
     }
 
-    /// Below this position the feed has nothing.
+    /// The feed has no rows below this position.
     pub(super) async fn floor(&self) -> Result<Position, Error> {
         let floor = self.meta(META_FLOOR).await?;
         Ok(Position(floor.and_then(|value| decode_number(&value)).unwrap_or(0)))
     }
 
-    /// Looks how far the feed has nothing any more, in whole segments, and notes it.
+    /// Finds the first segment that still has rows, removing rows that are past, and stores it as the floor.
     pub(super) async fn raise_floor(&self) -> Result<(), Error> {
         let known = self.floor().await?;
         let (mut segment, _) = slot_of(known);
@@ -301,7 +302,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes the rows of a segment that are past, and returns whether no other ones are left.
+    /// Removes the rows of a segment that are past; returns whether the segment is empty then.
     async fn sweep(&self, segment: u64) -> Result<bool, Error> {
         let (mut slot, mut is_empty) = (-1, true);
         loop {
@@ -368,7 +369,7 @@ impl Shared {
         let number = |number: u64| blob(encode_number(number).into_vec());
         let position = vec![number(checkpoint.position.0), text(self.store()), name.clone()];
         let mut statements = vec![(SAVE_POSITION, position)];
-        // Each account once: of two values for one row the greater one would stay.
+        // Each account once: of two values for the same row in one batch, the greater one would win.
         let revisions: BTreeMap<AccountId, Revision> = checkpoint.accounts.iter().copied().collect();
         for (account, revision) in revisions {
             let account = CqlValue::BigInt(account_number(account));
@@ -377,7 +378,7 @@ impl Shared {
         self.write_checkpoint("save a checkpoint", &statements).await
     }
 
-    /// [`crate::Feed::forget`]. The follower stays listed: a row that never goes needs no clock.
+    /// [`crate::Feed::forget`]. The follower stays listed: a row that is never deleted does not depend on clocks.
     pub(super) async fn forget(&self, follower: &str) -> Result<(), Error> {
         check_follower_name(follower)?;
         self.check_open()?;
@@ -386,7 +387,7 @@ impl Shared {
         self.write_checkpoint("forget a follower", &statements).await
     }
 
-    /// Executes statements on one follower, of which the first one has a condition that holds.
+    /// Executes statements on one follower. The first has a condition that always holds.
     async fn write_checkpoint(&self, what: &str, statements: &[Bound]) -> Result<(), Error> {
         match self.database.compare_until_known(what, statements).await? {
             None => Ok(()),
@@ -404,7 +405,7 @@ impl Shared {
         for row in &self.database.read("list followers", LISTED, values).await? {
             let name = bytes(row, 0).and_then(|name| String::from_utf8(name.to_vec()).ok());
             let name = name.ok_or_else(|| Error::corrupt("the row of a follower is damaged"))?;
-            // It is listed before it has saved, and after it was forgotten.
+            // It is listed before its first save, and stays listed after it was forgotten.
             if let Some(position) = self.numbers(&name, &[OF_POSITION]).await?.get(&OF_POSITION) {
                 followers.push((name, Position(*position)));
             }
@@ -423,7 +424,7 @@ fn listed_as(follower: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A server that settled a position whose commit was made meanwhile took the row of the feed away.
+    /// Regression: a server that settled a position while its commit was being applied removed the row from the feed.
     #[test]
     fn a_position_is_not_past_while_its_commit_is_the_last_one() {
         let mut head = Head::new(1);

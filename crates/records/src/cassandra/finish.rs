@@ -1,4 +1,4 @@
-//! What commits have left is removed by one task of each server, for many accounts at once.
+//! One task per server removes what commits have left behind, for many accounts at once.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,24 +9,24 @@ use tracing::debug;
 use super::{Shared, bodies::Batches, schema::slot_of};
 use crate::{AccountId, Error, Position};
 
-/// What waits to be removed at most; further commits wait for room.
+/// The most items that wait to be removed; further commits wait for room.
 const WAITING_MAX: usize = 1_024;
-/// What of that is removed together.
+/// Items that are removed together.
 const GROUP: usize = 64;
-/// Accounts whose bodies are removed at once.
+/// Accounts whose bodies are removed concurrently.
 const AT_ONCE: usize = 8;
 
 /// What a change of an account has left to be removed.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// The position that it took.
+    /// The position that the change took.
     pub(super) position: Option<Position>,
-    /// The account's position before.
+    /// The account's previous position.
     pub(super) position_before: Option<Position>,
     pub(super) bodies: Vec<u64>,
 }
 
-/// What a commit has left, and what shows that it is not removed yet.
+/// What a commit has left. The guard is held until it is removed.
 pub(super) struct Finishing {
     pub(super) account: AccountId,
     pub(super) left: Left,
@@ -36,7 +36,7 @@ pub(super) struct Finishing {
 /// The queue of the task.
 pub(super) type Queue = mpsc::Receiver<Finishing>;
 
-/// The input of the queue, and the queue.
+/// The sender and the receiver of the queue.
 pub(super) fn queue() -> (mpsc::Sender<Finishing>, Queue) {
     mpsc::channel(WAITING_MAX)
 }
@@ -52,7 +52,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: Queue) {
 }
 
 impl Shared {
-    /// Removes what changes have left. What is not removed now, because no node answers, [`crate::Upkeep::clean`] removes.
+    /// Removes what changes have left. If that fails because no node can be reached, [`crate::Upkeep::clean`] removes it later.
     pub(super) async fn remove_left(&self, left: &[(AccountId, &Left)]) {
         let bodies = left.iter().filter(|(_, left)| !left.bodies.is_empty());
         let bodies = bodies.map(|(account, left)| self.remove_bodies(*account, &left.bodies));

@@ -1,4 +1,4 @@
-//! The head of an account: the row on which each commit is conditional.
+//! The head of an account: the row that each commit is conditional on.
 
 use restante_lmdb::key::{Pack, take_byte, take_bytes, take_number};
 
@@ -6,10 +6,10 @@ use crate::{Position, rows::AccountRow};
 
 /// The version of the row.
 const HEAD_FORMAT: u8 = 1;
-/// The marks of so many last changes are kept: a change in doubt is found among them.
+/// How many marks of the last changes are kept: a change whose outcome is unknown is looked up among them.
 pub(super) const MARKS: usize = 16;
 
-/// What a change of a head is found again by: four bytes of the server, four random ones.
+/// Identifies a change of a head: four bytes of the server, four random ones.
 pub(super) type Mark = [u8; 8];
 
 /// The head of an account.
@@ -17,11 +17,11 @@ pub(super) type Mark = [u8; 8];
 pub(super) struct Head {
     /// Counts the changes of the account's partition.
     pub(super) version: u64,
-    /// Up to this position of the feed it is known what became of the commits that took them.
+    /// Up to this position of the feed the outcome of the account's commits is decided.
     pub(super) settled: Position,
     /// When the last commit was made, in milliseconds since 1970.
     pub(super) committed_ms: u64,
-    /// Which indexes the account has: see `meta`.
+    /// Which indexes the account has; compared with `epoch` in `meta`.
     pub(super) epoch: u64,
     /// The marks of the last changes, the newest first.
     pub(super) marks: Vec<Mark>,
@@ -30,7 +30,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// That of an account that nothing was ever committed in.
+    /// The head of an account without any commit.
     pub(super) fn new(epoch: u64) -> Self {
         Self {
             version: 0,
@@ -51,7 +51,7 @@ impl Head {
         changed
     }
 
-    /// Whether the change that made a version has a mark; `None` when that is not known any more.
+    /// Whether the change that made `version` has this mark; `None` when the head no longer has the marks of that version.
     pub(super) fn has(&self, version: u64, mark: &Mark) -> Option<bool> {
         let Some(age) = self.version.checked_sub(version) else { return Some(false) };
         let found = self.marks.get(usize::try_from(age).unwrap_or(MARKS))?;
@@ -72,7 +72,7 @@ impl Head {
         value
     }
 
-    /// The head of bytes; `None` when they are none.
+    /// Decodes a head; `None` when the bytes are damaged.
     pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
         if take_byte(&mut value)? != HEAD_FORMAT {
             return None;

@@ -1,8 +1,7 @@
-//! Readers that commits of this server overtake again and again: they hold up the next commits in the account until they have an
-//! answer.
+//! A reader that commits of this server keep overtaking holds up the next commits in the account until it has an answer.
 //!
-//! A view of several reads fails when the account changes meanwhile. Without this, a client that commits without a pause would leave
-//! another one's long reads unanswered.
+//! A view that takes several reads fails when the account changes meanwhile. Without holds, a client that commits without a pause
+//! could starve the long reads of another one.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use tokio::{
 
 use crate::AccountId;
 
-/// How long a commit waits for readers at most.
+/// The longest that a commit waits for readers.
 const COMMIT_WAIT: Duration = Duration::from_secs(1);
 
 /// The accounts that readers hold.
@@ -28,7 +27,7 @@ struct Held {
     ended: Arc<Notify>,
 }
 
-/// A reader that holds an account, until it is dropped.
+/// A reader's hold on an account, released on drop.
 pub(super) struct Hold<'h> {
     holds: &'h Holds,
     account: AccountId,
@@ -41,7 +40,7 @@ impl Holds {
         Hold { holds: self, account }
     }
 
-    /// Waits until no reader holds an account, or for [`COMMIT_WAIT`]; returns whether one did.
+    /// Waits until no reader holds an account, at most for [`COMMIT_WAIT`]; returns whether one did.
     pub(super) async fn wait(&self, account: AccountId) -> bool {
         let deadline = Instant::now() + COMMIT_WAIT;
         let mut was_held = false;
@@ -49,7 +48,7 @@ impl Holds {
             let ended = {
                 let held = self.0.lock();
                 let Some(held) = held.get(&account) else { return was_held };
-                held.ended.clone().notified_owned() // it notices an end from now on
+                held.ended.clone().notified_owned() // from now on it notices when a hold ends
             };
             was_held = true;
             if timeout_at(deadline, ended).await.is_err() {

@@ -1,5 +1,5 @@
-//! Commits of other servers: the feed is read every second. The same task tells others that this server is there, and settles
-//! positions whose commits were never made.
+//! Polls the feed every second for commits of other servers. The same task announces to others that this server has the records
+//! open, and settles positions whose commits were never applied.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -12,23 +12,23 @@ use tracing::debug;
 use super::Shared;
 use crate::{Error, Position, TOUCHED_MAX};
 
-/// How often the feed is read.
+/// How often the feed is polled.
 const POLL: Duration = Duration::from_secs(1);
-/// How often this server announces itself to others, as a share of the time for which an announcement holds.
+/// This server renews its announcement to others once in this many polls.
 const PRESENT_POLLS: u32 = 5;
-/// How long a position may be open after the longest time in which a commit is made.
+/// How long a position may stay open, in addition to the longest time that a commit takes.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 
-/// What is known of positions whose commits may still be made.
+/// An open position: its commit may still be applied.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     first: Position,
-    /// The last position that was taken when the first one was met.
+    /// The last position that was taken when the first one was seen.
     last: Position,
     since: Instant,
 }
 
-/// Reads the feed until the store is closed.
+/// Polls the feed until the store is closed.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! Cassandra: a partition for each account with the keys of the engine `lmdb`, and one conditional batch for a commit.
+//! Cassandra: a partition for each account with the same keys as the `lmdb` engine, and one conditional batch per commit.
 //!
 //! `docs/design/records.md` gives the reasons, `docs/formats/records-cassandra.md` the tables.
 //!
@@ -66,12 +66,12 @@ use crate::{
     Touched, Upkeep, Watch, map::announce::Announcements, open::Purpose, validate,
 };
 
-/// Opens the records of a keyspace, and makes their tables when they aren't there.
+/// Opens the records of a keyspace, and creates their tables when they don't exist.
 ///
 /// # Errors
-/// `NotFound` when there are none and they must exist, `Unavailable` when no node is reached, `Conflict` when another server has
-/// the records open with other indexes, or when some are open to be moved and others to be served, `Invalid` when tables have options that lose what was promised, or the schema can't
-/// become the one that is asked for; `Corrupt`.
+/// `NotFound` when there are none and they must exist; `Unavailable` when no node can be reached; `Conflict` when another server
+/// has the records open with other indexes, or when servers have them open and they are to be moved, or the reverse; `Invalid`
+/// when tables have options that would break the guarantees, or when the stored schema can't become the requested one; `Corrupt`.
 pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = open::database(url, &config, purpose).await?;
     let (sequence, requests) = sequence::sequence();
@@ -131,28 +131,28 @@ struct Shared {
     schema: Arc<Schema>,
     sequence: Sequence,
     announcements: Announcements,
-    /// The restores that the records have been through.
+    /// How many restores the records have been through.
     restores: AtomicU64,
-    /// The indexes of an account are those of this server when its head has this number.
+    /// The index epoch of this server: an account has the same indexes when its head has this number.
     epoch: u64,
     has_other_indexes: AtomicBool,
     is_closed: AtomicBool,
-    /// Whether this opening has made the store, and no copy into it has begun.
+    /// Whether this opening created the store, and no copy into it has begun.
     is_new: AtomicBool,
     identity: Identity,
-    /// What the marks of this server's changes begin with.
+    /// The first bytes of the marks of this server's changes.
     server: [u8; 4],
-    /// Whether the end of this server was announced to others. It is locked while anything is announced.
+    /// Whether this server has announced that it closes the records. Locked during every announcement.
     has_left: tokio::sync::Mutex<bool>,
-    /// By what this process holds the records to move them; `None` when it serves.
+    /// The lease holder when this process has the records open to move them; `None` when it serves them.
     moving: Option<Identity>,
-    /// Numbers that are taken for bodies which are copied.
+    /// Numbers that are reserved for bodies being copied.
     body_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
-    /// Heads of accounts that all readers see, whichever node they ask.
+    /// Heads that are known to be visible to all readers, whichever node they query.
     confirmed: Mutex<HashMap<AccountId, view::Confirmed>>,
     /// Accounts whose readers hold up commits.
     holds: Holds,
-    /// Held for reading until that is removed which commits have left.
+    /// Held for reading until what commits have left behind is removed.
     finishing: Arc<tokio::sync::RwLock<()>>,
     finisher: mpsc::Sender<finish::Finishing>,
     clock: Arc<dyn Clock>,
@@ -177,7 +177,7 @@ impl Shared {
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// Refuses to go on when another server has changed the indexes.
+    /// Fails when another server has changed the indexes.
     fn check_epoch(&self, epoch: u64) -> Result<(), Error> {
         if epoch <= self.epoch {
             return Ok(());
@@ -193,7 +193,7 @@ fn other_indexes() -> Error {
     )
 }
 
-/// The engine as the contracts know it.
+/// Implements the traits of the crate.
 struct Cassandra {
     shared: Arc<Shared>,
     queue: Queue,
@@ -201,7 +201,7 @@ struct Cassandra {
 }
 
 impl Drop for Cassandra {
-    /// Announces the end of a server that was not closed, where a runtime is left to do that.
+    /// Announces that a server that was not closed is gone, if there is still a runtime to do that on.
     fn drop(&mut self) {
         let tasks: Vec<AbortHandle> = self.tasks.iter().map(JoinHandle::abort_handle).collect();
         let abort = move || tasks.iter().for_each(AbortHandle::abort);
@@ -351,7 +351,7 @@ impl Upkeep for Cassandra {
 
     async fn close(&self) -> Result<(), Error> {
         self.queue.close().await;
-        drop(self.shared.finishing.write().await); // what commits have left is removed
+        drop(self.shared.finishing.write().await); // wait until what commits have left behind is removed
         if !self.shared.is_closed.swap(true, Ordering::AcqRel) {
             self.shared.leave().await;
         }

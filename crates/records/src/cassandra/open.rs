@@ -1,8 +1,9 @@
 //! Opening: tables, identity, restores, indexes.
 //!
-//! Servers that open the same records take turns by a lease. Each server that has them open says so every few seconds; who changes
-//! the indexes needs to be alone. Each account's head says which indexes it has, so a server that was thought to be gone
-//! can't commit by other indexes than there are. Who moves the records has a lease of its own, and no server opens them meanwhile.
+//! Servers take turns opening the same records by a lease. Each server that has them open announces that every few seconds; a
+//! server that changes the indexes must be alone. Each account's head says which indexes it has, so a server that was wrongly
+//! thought to be gone can't commit with outdated indexes. A process that moves the records has another lease, and no server can
+//! open them meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -36,11 +37,11 @@ use crate::{
 const CLOSING_WAIT: Duration = Duration::from_secs(5);
 /// How long servers that open the records wait for each other.
 const OPENING_WAIT: Duration = Duration::from_secs(300);
-/// With so many replicas a power cut of one place loses nothing that was acknowledged.
+/// With this many replicas, a power cut in one location loses nothing that was acknowledged.
 const REPLICAS_SAFE: u64 = 3;
-/// The version of the row that makes a store an incomplete copy.
+/// The version of the row that marks a store as an incomplete copy.
 const INCOMPLETE: u64 = 1;
-/// Why records that servers have open are not moved.
+/// The error when records are to be moved while servers have them open.
 const IN_USE: &str =
     "servers have these records open: stop them first, and wait for half a minute if one has crashed";
 
@@ -48,7 +49,7 @@ const META: &str = "SELECT value FROM meta WHERE store = ? AND key = ?";
 const PUT_META: &str = "INSERT INTO meta (store, key, value) VALUES (?, ?, ?) IF NOT EXISTS";
 const DELETE_META: &str = "DELETE FROM meta WHERE store = ? AND key = ? IF EXISTS";
 const MOVE_META: &str = "UPDATE meta SET value = ? WHERE store = ? AND key = ? IF value = ?";
-// A lease ends by itself when its holder has died.
+// A lease expires by itself when its holder has died.
 const LEASE: &str = "INSERT INTO lease (store, name, holder) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?";
 const RENEW: &str = "UPDATE lease USING TTL ? SET holder = ? WHERE store = ? AND name = ? IF holder = ?";
 const HELD: &str = "SELECT holder FROM lease WHERE store = ? AND name = ?";
@@ -57,31 +58,31 @@ const PRESENT: &str = "INSERT INTO server (store, id) VALUES (?, ?) USING TTL 30
 const LEAVE: &str = "DELETE FROM server WHERE store = ? AND id = ?";
 const SERVERS: &str = "SELECT id FROM server WHERE store = ?";
 
-/// The lease of those that open the records.
+/// Held while opening the records.
 const OPENING: Lease = Lease { name: "opening", seconds: 60 };
-/// The lease of one that moves the records, as long as it has them open.
+/// Held by a process that moves the records, as long as it has them open.
 const MOVING: Lease = Lease { name: "moving", seconds: 30 };
-/// How often that is renewed.
+/// How often the lease [`MOVING`] is renewed.
 const MOVING_RENEWED: Duration = Duration::from_secs(5);
-/// How long a move waits for the lease of one that was interrupted.
+/// How long a move waits for the lease of an interrupted one.
 const MOVING_WAIT: Duration = Duration::from_secs(35);
 
-/// What one process has at a time, for so many seconds.
+/// A lease that one process holds at a time, and its duration.
 struct Lease {
     name: &'static str,
     seconds: i32,
 }
 
-/// What changes seldom, and is the same for all servers.
+/// What changes rarely, and is the same for all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// Changes with the indexes.
+    /// Rises whenever the indexes change.
     pub(super) epoch: u64,
-    /// The restores that the records have been through.
+    /// How many restores the records have been through.
     pub(super) restores: u64,
 }
 
-/// Connects to the keyspace of the records. The keyspace and its tables are made when they aren't there.
+/// Connects to the keyspace of the records. Creates the keyspace and its tables when they don't exist.
 pub(super) async fn database(
     url: &CassandraUrl,
     config: &Config,
@@ -120,8 +121,8 @@ pub(super) async fn database(
     Ok(database)
 }
 
-/// Makes a store that is not there an incomplete copy before anything else of it is there. Else a server would take what a copy leaves that is
-/// killed at its beginning for an empty store, and fill it.
+/// Marks a store that does not exist as an incomplete copy, before anything else of it is created. Otherwise, when a copy is
+/// killed right after it began, a server would take what it left for an empty store, and fill it.
 async fn mark_new(database: &Database, url: &CassandraUrl) -> Result<(), Error> {
     let format = vec![text(url.store()), text(META_FORMAT)];
     if !database.read_serial("read its settings", META, format).await?.is_empty() {
@@ -139,7 +140,7 @@ fn not_there(url: &CassandraUrl) -> Error {
     ))
 }
 
-/// Makes the keyspace; returns whether it was not there.
+/// Creates the keyspace; returns whether it did not exist.
 async fn make_keyspace(url: &CassandraUrl, config: &Config) -> Result<bool, Error> {
     let what = "make its keyspace";
     let session = options::connect(url, &config.cassandra, false).await?;
@@ -172,7 +173,7 @@ async fn make_keyspace(url: &CassandraUrl, config: &Config) -> Result<bool, Erro
     Ok(true)
 }
 
-/// The tables that are there, with their options and ids.
+/// The existing tables, with their options and ids.
 async fn tables(database: &Database, url: &CassandraUrl) -> Result<BTreeMap<String, Row>, Error> {
     let text = "SELECT table_name, id, read_repair, speculative_retry, allow_auto_snapshot \
                 FROM system_schema.tables WHERE keyspace_name = ?";
@@ -185,7 +186,7 @@ fn text_of(row: &Row, column: usize) -> Option<&str> {
     row.columns.get(column)?.as_ref()?.as_text().map(String::as_str)
 }
 
-/// Refuses a table that would show half a commit; warns of options that make it slow or keep its disk.
+/// Fails for a table that could show half a commit; warns of options that slow reads down or waste disk space.
 fn check_options(url: &CassandraUrl, table: &str, row: &Row) -> Result<(), Error> {
     let keyspace = url.keyspace();
     if text_of(row, 2).is_some_and(|value| value != "NONE") {
@@ -210,7 +211,7 @@ fn check_options(url: &CassandraUrl, table: &str, row: &Row) -> Result<(), Error
     Ok(())
 }
 
-/// Warns when what was acknowledged may be lost with the power.
+/// Warns when a power cut may lose what was acknowledged.
 async fn warn_of_lost_writes(database: &Database, url: &CassandraUrl) {
     let what = "say how it syncs";
     let text = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'";
@@ -232,14 +233,14 @@ async fn warn_of_lost_writes(database: &Database, url: &CassandraUrl) {
     }
 }
 
-/// The replicas of a row, in the data center that has the most.
+/// The number of replicas, in the data center that has the most.
 fn replicas_of(row: &Row) -> u64 {
     let Some(Some(CqlValue::Map(options))) = row.columns.first() else { return 0 };
     let counts = options.iter().filter_map(|(_, value)| value.as_text()?.split('/').next()?.parse().ok());
     counts.max().unwrap_or(0)
 }
 
-/// Prepares the store while no other server does.
+/// Prepares the store. No other server does so at the same time.
 pub(super) async fn begin(shared: &mut Shared, must_exist: bool, purpose: Purpose) -> Result<(), Error> {
     let holder = Identity::random();
     lock_opening(shared, holder).await?;
@@ -259,11 +260,11 @@ async fn prepare(
     purpose: Purpose,
 ) -> Result<(), Error> {
     if purpose == Purpose::Serve {
-        check_not_moved(shared).await?; // first: what a copy has begun is not to become a store of this server
+        check_not_moved(shared).await?; // first, so that this server does not turn a copy that has begun into a store
     }
     shared.identity = check_format(shared, must_exist).await?;
     match purpose {
-        Purpose::Serve => check_not_moved(shared).await?, // a copy may have begun before there was a format
+        Purpose::Serve => check_not_moved(shared).await?, // again, since a copy may have begun before the format was written
         Purpose::Move => {
             shared.be_alone(IN_USE).await?;
             lock_moving(shared, holder).await?;
@@ -277,12 +278,12 @@ async fn prepare(
     reindex::adapt(shared, holder).await?;
     match purpose {
         Purpose::Serve => shared.be_present().await,
-        // Indexes may have taken longer than the lease lasts. Nobody else can have opened the records meanwhile.
+        // Building indexes may have taken longer than the lease lasts. Nobody else can have opened the records meanwhile.
         Purpose::Move => lock_moving(shared, holder).await,
     }
 }
 
-/// Refuses records that are being moved, and those that are an incomplete copy.
+/// Fails for records that are being moved, and for an incomplete copy.
 async fn check_not_moved(shared: &Shared) -> Result<(), Error> {
     let values = vec![text(shared.store()), text(MOVING.name)];
     if !shared.database.read_serial("look whether it is moved", HELD, values).await?.is_empty() {
@@ -296,7 +297,7 @@ async fn check_not_moved(shared: &Shared) -> Result<(), Error> {
     }
 }
 
-/// Refuses another layout; returns which records these are. What is not there is made.
+/// Fails for another layout; returns the identity of the records. Creates what does not exist.
 async fn check_format(shared: &Shared, must_exist: bool) -> Result<Identity, Error> {
     match shared.meta(META_FORMAT).await?.as_deref().map(decode_number) {
         Some(Some(FORMAT)) => {}
@@ -312,7 +313,7 @@ async fn check_format(shared: &Shared, must_exist: bool) -> Result<Identity, Err
         None if must_exist => return Err(not_there(&shared.url)),
         None => {
             shared.is_new.store(true, Ordering::Release);
-            // The format comes last: without it, what is there is made again.
+            // The format is written last: without it, the next opening starts over.
             if shared.meta(META_IDENTITY).await?.is_none() {
                 shared.put_meta(META_IDENTITY, &shared.identity.0).await?;
             }
@@ -328,7 +329,7 @@ async fn check_format(shared: &Shared, must_exist: bool) -> Result<Identity, Err
     Ok(Identity(identity.ok_or_else(damaged)?))
 }
 
-/// Where the rows are: the table of the accounts, whose id no copy shares, and the store.
+/// Where the rows are: the store, and the id of the table of accounts, which no copy of it has.
 async fn origin(shared: &Shared) -> Result<String, Error> {
     let tables = tables(&shared.database, &shared.url).await?;
     let id = tables.get("account").and_then(|row| row.columns.get(1)?.as_ref()?.as_uuid());
@@ -336,14 +337,14 @@ async fn origin(shared: &Shared) -> Result<String, Error> {
     Ok(format!("{id}/{}", shared.store()))
 }
 
-/// Counts a restore when the rows are not where they were. Removing the row `origin` of `meta` has the same effect.
+/// Counts a restore when the rows are not where they were before. Deleting the row `origin` of `meta` has the same effect.
 async fn settle_restore(shared: &Shared) -> Result<(), Error> {
     let here = origin(shared).await?;
     if shared.meta(META_ORIGIN).await?.as_deref() == Some(here.as_bytes()) {
         return Ok(());
     }
     let restores = shared.read_state().await?.restores + 1;
-    // When this breaks off, the next opening counts one more, which does no harm.
+    // If this is interrupted, the next opening counts one restore more, which does no harm.
     shared.put_meta(META_RESTORES, &encode_number(restores)).await?;
     shared.put_meta(META_ORIGIN, here.as_bytes()).await?;
     warn!(restores, "the records come from a backup: ids and revisions go on higher up");
@@ -370,7 +371,7 @@ async fn lock_opening(shared: &Shared, holder: Identity) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the lease of one that moves the records. The caller holds that of those that open them.
+/// Takes the lease [`MOVING`]. The caller holds [`OPENING`].
 async fn lock_moving(shared: &Shared, holder: Identity) -> Result<(), Error> {
     let deadline = Instant::now() + MOVING_WAIT;
     let mut is_waiting = false;
@@ -393,12 +394,12 @@ async fn take(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, 
     values.push(CqlValue::Int(lease.seconds));
     match compare_until_known(&shared.database, LEASE, values).await? {
         None => Ok(true),
-        // By an attempt whose answer was lost.
+        // Held already when an earlier attempt, whose answer was lost, has taken it.
         Some(columns) => Ok(columns.get("holder") == Some(&blob(holder.0))),
     }
 }
 
-/// Keeps a lease for another while; returns whether it was still held.
+/// Renews a lease; returns whether it was still held.
 async fn renew(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, Error> {
     let mut values = vec![CqlValue::Int(lease.seconds), blob(holder.0)];
     values.extend([text(shared.store()), text(lease.name), blob(holder.0)]);
@@ -410,8 +411,8 @@ async fn release(shared: &Shared, lease: &Lease, holder: Identity) -> Result<(),
     compare_until_known(&shared.database, RELEASE, values).await.map(drop)
 }
 
-/// Keeps the lease of one that moves the records. When it may have ended nothing is written any more: a server may have the
-/// records open.
+/// Keeps renewing the lease of a process that moves the records. When the lease may have expired, nothing is written any more: a
+/// server may have the records open.
 pub(super) async fn hold(shared: Arc<Shared>) {
     let Some(holder) = shared.moving else { return };
     let lasts = Duration::from_secs(MOVING.seconds.unsigned_abs().into());
@@ -456,7 +457,7 @@ impl Shared {
         Ok(rows.first().and_then(|row| bytes(row, 0)).map(<[u8]>::to_vec))
     }
 
-    /// Writes a value of `meta`. Who writes last wins.
+    /// Writes a value of `meta`. The last writer wins.
     pub(super) async fn put_meta(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let deadline = self.database.deadline();
         loop {
@@ -482,7 +483,7 @@ impl Shared {
         }
     }
 
-    /// What servers share.
+    /// Reads what servers share.
     pub(super) async fn read_state(&self) -> Result<State, Error> {
         let number = async |key| {
             let value = self.meta(key).await?;
@@ -491,7 +492,7 @@ impl Shared {
         Ok(State { epoch: number(META_EPOCH).await?, restores: number(META_RESTORES).await? })
     }
 
-    /// Keeps the lease for another while.
+    /// Renews the lease [`OPENING`].
     pub(super) async fn renew_opening(&self, holder: Identity) -> Result<(), Error> {
         match renew(self, &OPENING, holder).await? {
             true => Ok(()),
@@ -506,19 +507,19 @@ impl Shared {
         Ok(self.meta(META_INCOMPLETE).await?.is_some())
     }
 
-    /// Makes the store an incomplete copy of one that was restored so many times.
+    /// Marks the store as an incomplete copy of a store with this many restores.
     pub(super) async fn mark_incomplete(&self, restores: u64) -> Result<(), Error> {
         self.put_meta(META_INCOMPLETE, &encode_number(INCOMPLETE)).await?;
         self.put_meta(META_RESTORES, &encode_number(restores)).await
     }
 
-    /// Makes the store complete.
+    /// Marks the store as complete.
     pub(super) async fn mark_complete(&self) -> Result<(), Error> {
         let values = vec![text(self.store()), text(META_INCOMPLETE)];
         compare_until_known(&self.database, DELETE_META, values).await.map(drop)
     }
 
-    /// Waits until no other server has the records open; the error says `refusal` then.
+    /// Waits until no other server has the records open. If some still do after [`CLOSING_WAIT`], fails with the message `refusal`.
     pub(super) async fn be_alone(&self, refusal: &str) -> Result<(), Error> {
         let deadline = Instant::now() + CLOSING_WAIT;
         loop {
@@ -533,7 +534,7 @@ impl Shared {
         }
     }
 
-    /// Tells other servers that this one has the records open, for half a minute.
+    /// Announces to other servers that this one has the records open; the announcement holds for 30 seconds.
     pub(super) async fn be_present(&self) -> Result<(), Error> {
         let has_left = self.has_left.lock().await;
         if *has_left {
@@ -543,7 +544,7 @@ impl Shared {
         self.database.write("tell other servers of this one", PRESENT, values).await
     }
 
-    /// Tells other servers that this one has closed the records.
+    /// Announces to other servers that this one has closed the records.
     pub(super) async fn leave(&self) {
         let mut has_left = self.has_left.lock().await;
         *has_left = true;

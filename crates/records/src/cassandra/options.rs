@@ -18,23 +18,23 @@ use scylla::{
 
 use crate::{CassandraConfig, CassandraUrl, Error};
 
-/// The value of `sslrootcert` for the authorities of the operating system.
+/// The value of `sslrootcert` that means the certificate authorities of the operating system.
 const SYSTEM_ROOTS: &str = "system";
-/// A node is asked after the others when its answers take so many times as long as those of the fastest one: a commit by such a node would
-/// mostly be refused, as other servers are faster.
+/// A node is queried after the others when its answers take this many times as long as those of the fastest one: a commit through
+/// such a node would mostly be refused, as other servers are faster.
 const SLOW_TIMES: f64 = 10.0;
-/// After so many answers of a node.
+/// A node is judged after this many answers.
 const SLOW_ANSWERS_MIN: usize = 10;
 /// A node that was too slow is tried again after this time.
 const SLOW_RETRY: Duration = Duration::from_secs(10);
-/// After so long without an answer another node is asked as well, if asking twice does no harm.
+/// After this long without an answer another node is queried as well, if the statement is idempotent.
 const SPECULATION: Duration = Duration::from_millis(150);
 const SPECULATIONS_MAX: usize = 1;
-/// Nodes of a large cluster agree on a new table after seconds.
+/// Nodes of a large cluster may need seconds to agree on a new table.
 const AGREEMENT: Duration = Duration::from_secs(50);
 
-/// How TLS is spoken; `None` when it is not. Nodes are reached by their addresses, which hardly any certificate names, so
-/// who signed them is all that can be checked.
+/// The TLS configuration; `None` without TLS. Nodes are reached by their addresses, which hardly any certificate names, so only
+/// the issuer of a certificate is verified.
 fn tls_of(url: &CassandraUrl) -> Result<Option<ClientTls>, Error> {
     let roots = match url.parameter("sslrootcert") {
         Some(file) if file != SYSTEM_ROOTS => Roots::File(file.into()),
@@ -69,10 +69,10 @@ fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// Connects to the nodes of a URL; with `has_keyspace` statements are about its keyspace.
+/// Connects to the nodes of a URL. With `has_keyspace`, statements use its keyspace.
 ///
 /// # Errors
-/// `Invalid`: the URL or a file can't be used. `Unavailable`: no node is reached.
+/// `Invalid`: the URL or a file can't be used. `Unavailable`: no node can be reached.
 pub(super) async fn connect(
     url: &CassandraUrl,
     config: &CassandraConfig,
@@ -93,7 +93,7 @@ pub(super) async fn connect(
         .serial_consistency(Some(SerialConsistency::LocalSerial))
         .request_timeout(Some(Duration::from_millis(config.request_timeout_ms.get())))
         .load_balancing_policy(balancing.build())
-        // What is asked again, and how often, is decided where it is known what for.
+        // The callers decide what is retried, and how often.
         .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
         .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
             max_retry_count: SPECULATIONS_MAX,
@@ -120,7 +120,7 @@ pub(super) async fn connect(
         let config = tls.config().map_err(|error| Error::invalid(format!("TLS to cassandra: {error}")))?;
         builder = builder.tls_context(Some(Arc::new(config)));
     }
-    // All known nodes are tried, one after the other.
+    // The driver tries all known nodes, one after the other.
     let limit = connect_timeout * (1 + url.nodes().len() as u32) * 2;
     let opened = tokio::time::timeout(limit, builder.build()).await;
     let unreached = |reason: String| {

@@ -18,7 +18,7 @@ impl Shared {
         let views = self.views(account);
         loop {
             let walk = Walk::new(&keys, query.direction, query.skip, Some(query.limit as u64 + 1));
-            // The usual page is one slice: it is read beside the head.
+            // The usual page is one slice: it is read together with the head.
             let (view, first) = match walk.next() {
                 Some(range) => {
                     let (view, rows) = views.begin_with(range).await?;
@@ -53,7 +53,7 @@ impl Shared {
         }
     }
 
-    /// Whether an account has the indexes of this server. One that was begun by an older server gets them.
+    /// Whether an account has the indexes of this server. An account that an older server began gets them now.
     async fn has_indexes(&self, view: &View<'_>) -> Result<bool, Error> {
         self.check_epoch(view.head.epoch)?;
         if view.head.epoch < self.epoch {
@@ -64,14 +64,14 @@ impl Shared {
     }
 }
 
-/// What a walk has found.
+/// The result of a walk.
 #[derive(Default)]
 struct Found {
     skipped: u64,
     keys: Vec<Vec<u8>>,
 }
 
-/// A way through the keys of an index: so many are left out, and so many kept.
+/// A walk over the keys of an index: how many to skip, and how many to return.
 struct Walk {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -95,21 +95,21 @@ impl Walk {
         }
     }
 
-    /// The rows that the next slice has at most.
+    /// The most rows that the next slice has.
     fn rows(&self) -> usize {
         let left = self.limit.map(|limit| limit.saturating_sub(self.found.keys.len() as u64));
         let wanted = left.map_or(u64::MAX, |left| (self.skip - self.found.skipped).saturating_add(left));
         usize::try_from(wanted).unwrap_or(SLICE_ROWS).min(SLICE_ROWS)
     }
 
-    /// The next slice, if one is needed. A range that ends before it begins has nothing.
+    /// The next slice, if one is needed. A range that ends before it begins is empty.
     fn next(&self) -> Option<Range<'_>> {
         let limit = self.rows();
         let is_needed = !self.is_over && limit > 0 && self.from < self.to;
         is_needed.then_some(Range { from: &self.from, to: &self.to, limit, is_down: self.is_down })
     }
 
-    /// Takes the rows of the slice that [`Walk::next`] named.
+    /// Adds the rows of the slice that [`Walk::next`] returned.
     fn add(&mut self, page: Vec<Row>) {
         self.is_over = page.len() < self.rows();
         for (key, _) in page {
@@ -125,7 +125,7 @@ impl Walk {
         }
     }
 
-    /// Walks on to the end; `first` is what was read for the first slice.
+    /// Walks on to the end; `first` has the rows of the first slice.
     async fn finish(
         mut self,
         view: &View<'_>,

@@ -12,9 +12,9 @@ use crate::{
     rows::{BodyNumber, StateRow},
 };
 
-/// From so many records on a range of rows is read instead, in which each of them costs Cassandra less than by its key.
+/// From this many records on, a range of rows is read instead of single keys: that costs Cassandra less per record.
 const IDS_OF_RANGE: usize = 8;
-/// The most rows of such a range for each record that was asked for.
+/// The most rows of such a range per requested record.
 const ROWS_PER_ID: usize = 2;
 
 impl Shared {
@@ -26,7 +26,7 @@ impl Shared {
         Ok(States { revision: head.revision, kinds })
     }
 
-    /// [`crate::Records::get_with_state`] of what has been checked.
+    /// [`crate::Records::get_with_state`] for a checked request.
     pub(super) async fn get(
         &self,
         account: AccountId,
@@ -36,7 +36,7 @@ impl Shared {
         ids.sort_unstable();
         ids.dedup();
         let views = self.views(account);
-        // The version with which a body was not there.
+        // The version of the account at which a body was missing.
         let mut missing = None;
         loop {
             let Some((view, states)) = self.read_states(&views, get.kind, &ids).await? else { continue };
@@ -61,14 +61,14 @@ impl Shared {
                     let head = view.head.row.after_restores(self.restores());
                     return Ok((head.kind(get.kind).state, records));
                 }
-                // Its body may have been replaced since its state was read.
+                // The body may have been replaced after the state of its record was read.
                 Some(error) if missing == Some(view.head.version) => return Err(error),
                 Some(_) => missing = Some(view.head.version),
             }
         }
     }
 
-    /// The rows of some records, whose ids are in order; `None` when the account has changed meanwhile.
+    /// The rows of some records, whose ids are ascending; `None` when the account has changed meanwhile.
     async fn read_states<'s>(
         &'s self,
         views: &Views<'s>,
@@ -81,13 +81,13 @@ impl Shared {
         {
             let to = behind(last);
             let (view, found) = views.begin_with(Range { from, to: &to, limit, is_down: false }).await?;
-            // The range has no more keys than the limit, so nothing is cut.
+            // The range has at most `limit` keys, so nothing is cut.
             let rows = views.accept(&view, view.rows(&found, usize::MAX)).await?;
             let is_asked_for = |(key, _): &Row| keys.binary_search(key).is_ok();
             return Ok(rows.map(|rows| (view, rows.into_iter().filter(is_asked_for).collect())));
         }
         if keys.len() <= KEYS {
-            // One statement reads them at one moment, the head among them.
+            // One statement reads them together with the head, so all are of one moment.
             let (rows, head) = self.find(views.account(), &keys).await?;
             if let Some(view) = views.of_confirmed(head) {
                 return Ok(Some((view, rows.into_iter().collect())));
@@ -99,7 +99,7 @@ impl Shared {
         Ok(rows.map(|rows| (view, rows.into_iter().collect())))
     }
 
-    /// The bodies that rows of records name, whose ids may be close together.
+    /// The bodies that rows of records refer to. `are_close`: see `read_bodies`.
     pub(super) async fn bodies_of<'r>(
         &self,
         account: AccountId,
@@ -111,7 +111,7 @@ impl Shared {
         self.read_bodies(account, numbers, are_close).await
     }
 
-    /// The record of a row; without `bodies` its body is left out.
+    /// Decodes a record; without `bodies` its body is left empty.
     pub(super) fn record(
         &self,
         account: AccountId,
@@ -136,13 +136,13 @@ impl Shared {
         Ok(Record { kind, id, revision: state.revision, created: state.created, body, properties })
     }
 
-    /// The properties of a kind that jump after a restore.
+    /// The properties of a kind that are raised after a restore.
     fn counters(&self, kind: Kind) -> &[Property] {
         self.schema.kind(kind).map_or(&[][..], |kind| &kind.counters[..])
     }
 }
 
-/// How many rows a range has at most that contains all these ids, which are in order; `None` when it is better to name each.
+/// The most rows of the range that covers these ascending ids; `None` when reading them one by one is better.
 fn rows_of_range(ids: &[RecordId]) -> Option<usize> {
     let (first, last) = ids.first().zip(ids.last())?;
     let rows = usize::try_from(last.0.checked_sub(first.0)?).ok()?.checked_add(1)?;

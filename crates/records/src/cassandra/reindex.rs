@@ -1,8 +1,8 @@
-//! The indexes become those of the schema that is asked for.
+//! Changes the indexes to those of the requested schema.
 //!
-//! On opening all accounts are walked through, while no other server has the records open. A server that was thought to be gone
-//! may still have committed meanwhile: the heads of such accounts say that they have older indexes, and they are
-//! indexed anew when they are met.
+//! Opening walks through all accounts while no other server has the records open. A server that was wrongly thought to be gone
+//! may still have committed meanwhile. The heads of such accounts say that they have older indexes, and those are rebuilt when
+//! the accounts are next used.
 
 use restante_core::Identity;
 use tracing::{info, warn};
@@ -25,17 +25,17 @@ use crate::{
     rows::{StateRow, encode_number},
 };
 
-/// Why indexes are not changed while servers have the records open.
+/// The error when indexes are to be changed while other servers have the records open.
 const OTHER_INDEXES: &str = "other servers have these records open with other indexes: stop them before one of another version \
      starts, and wait for half a minute if one has crashed";
-/// Entries that one batch makes.
+/// Entries that one batch writes.
 const ENTRIES: usize = 5_000;
 
-/// Makes the indexes those of the schema.
+/// Makes the indexes match the schema.
 ///
 /// # Errors
-/// `Conflict` when other servers have the records open; `Invalid` when a record has more entries in a new index than are
-/// possible; those of the database.
+/// `Conflict` when other servers have the records open; `Invalid` when a record would have too many entries in a new index; those
+/// of the database.
 pub(super) async fn adapt(shared: &mut Shared, holder: Identity) -> Result<(), Error> {
     let before = match shared.meta(META_SCHEMA).await? {
         None => None,
@@ -58,7 +58,7 @@ pub(super) async fn adapt(shared: &mut Shared, holder: Identity) -> Result<(), E
         info!(removed, made, "the indexes of the records have changed: building the new ones");
         let touched: Vec<Known> = gone.iter().chain(&new).cloned().collect();
         shared.put_meta(META_SCHEMA, &encode(&in_between(&kept, &touched))).await?;
-        // From here on a server that was thought to be gone can't commit in an account that has the new indexes.
+        // From here on a server that was wrongly thought to be gone can't commit in an account that has the new indexes.
         shared.epoch += 1;
         shared.put_meta(META_EPOCH, &encode_number(shared.epoch)).await?;
         let mut last = None;
@@ -78,15 +78,14 @@ pub(super) async fn adapt(shared: &mut Shared, holder: Identity) -> Result<(), E
 }
 
 impl Shared {
-    /// Makes all indexes of an account that has older ones.
+    /// Rebuilds all indexes of an account that has older ones.
     pub(super) async fn adapt_account(&self, account: AccountId) -> Result<(), Error> {
         let all = wanted(&self.schema);
         index(self, account, &[], &all).await
     }
 }
 
-/// Removes the entries that an account has in some indexes, and makes those of others. Without any to be removed all of
-/// them are.
+/// Removes an account's entries in the indexes `gone`, and builds the indexes `new`. If `gone` is empty, all entries are removed.
 async fn index(shared: &Shared, account: AccountId, gone: &[Known], new: &[Known]) -> Result<(), Error> {
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for index in gone {
@@ -158,7 +157,7 @@ async fn write(
     }
 }
 
-/// The keys of the entries that the record of a row has in some indexes. A damaged row has none: it is left to the check.
+/// The keys of the entries that a record has in some indexes. A damaged row has none: the check reports it.
 fn entries_of(
     kind: &KindSchema,
     new: &[Known],

@@ -1,6 +1,6 @@
 //! The tables and the keys. `docs/formats/records-cassandra.md` describes them.
 //!
-//! Several stores share the tables: the name of the store is a part of each partition's key.
+//! Several stores can share the tables: the name of the store is part of each partition key.
 
 use restante_lmdb::key::Pack;
 
@@ -25,22 +25,22 @@ pub(super) const META_INCOMPLETE: &str = "incomplete";
 
 /// The key of an account's head, below all others.
 pub(super) const HEAD: &[u8] = &[0];
-/// What keys begin with that stand for bodies which nothing names any more.
+/// The prefix of keys that mark bodies which no record refers to any more.
 pub(super) const GONE: u8 = 4;
 
-/// Positions in a partition of the feed.
+/// A segment, which is one partition of the feed, has 2 to the power of this many positions.
 pub(super) const SEGMENT_BITS: u32 = 14;
 pub(super) const SEGMENT_SLOTS: u64 = 1 << SEGMENT_BITS;
 /// The slot of the row that counts the positions of a segment.
 pub(super) const HEAD_SLOT: i32 = -1;
-/// How far positions and numbers of bodies jump for each restore: more than are given between two.
+/// With each restore, positions and body numbers jump by 2 to the power of this: more than are assigned between two restores.
 pub(super) const RESTORE_BITS: u32 = 40;
-/// Numbers of bodies in a partition of `reference`.
+/// A partition of `reference` has 2 to the power of this many body numbers.
 pub(super) const REFERENCE_BITS: u32 = 14;
-/// Numbers of bodies in a partition of `body`. All accounts take them in turn: with fewer, each body of a page would have a partition
-/// of its own where many accounts are written to.
+/// A partition of `body` has 2 to the power of this many body numbers. All accounts draw from the same sequence, so where many
+/// accounts are written to, smaller partitions would leave each body of a page in a partition of its own.
 const BUCKET_BITS: u32 = 14;
-/// Accounts in a partition of `accounts`.
+/// A partition of `accounts` has 2 to the power of this many accounts.
 const ACCOUNTS_BITS: u32 = 12;
 /// The partition of `accounts` that lists the others.
 pub(super) const BUCKETS: i32 = -1;
@@ -48,8 +48,8 @@ pub(super) const BUCKETS: i32 = -1;
 /// The table that says what a store is.
 pub(super) const META_TABLE: &str = "meta";
 
-/// The tables by name, each with its columns and its options. They are made in this order: a copy marks a new store in the first one before
-/// there are others.
+/// The tables by name, each with its columns and its options. They are created in this order: a copy marks a new store in the
+/// first one before the others exist.
 pub(super) const TABLES: [(&str, &str, &str); 9] = [
     (META_TABLE, "store text, key text, value blob, PRIMARY KEY (store, key)", ""),
     (
@@ -84,22 +84,22 @@ pub(super) const TABLES: [(&str, &str, &str); 9] = [
     ("lease", "store text, name text, holder blob, PRIMARY KEY ((store, name))", ""),
 ];
 
-/// The options of all tables: a read never mends half of a partition, a slow node is passed by, and a dropped table leaves no
+/// The options of all tables: a read never repairs half of a partition, a slow node is bypassed, and a dropped table leaves no
 /// snapshot.
 pub(super) const OPTIONS: &str =
     "read_repair = 'NONE' AND speculative_retry = '50ms' AND allow_auto_snapshot = false";
 
-/// An account as Cassandra has it.
+/// An account as Cassandra stores it.
 pub(super) fn account_number(account: AccountId) -> i64 {
     i64::from(account.0)
 }
 
-/// The partition of `accounts` that has an account.
+/// The partition of `accounts` that contains an account.
 pub(super) fn accounts_bucket(account: AccountId) -> i32 {
     (account.0 >> ACCOUNTS_BITS) as i32
 }
 
-/// The partition of `body` that has a body.
+/// The partition of `body` that contains a body.
 pub(super) fn body_bucket(number: u64) -> u64 {
     number >> BUCKET_BITS
 }
@@ -114,24 +114,24 @@ pub(super) fn position_of(segment: u64, slot: i32) -> Position {
     Position(segment << SEGMENT_BITS | u64::try_from(slot).unwrap_or(0))
 }
 
-/// The first segment after so many restores.
+/// The first segment after this many restores.
 pub(super) fn first_segment(restores: u64) -> u64 {
     restores << (RESTORE_BITS - SEGMENT_BITS)
 }
 
-/// How many restores there were before a segment was begun.
+/// How many restores had happened when a segment was begun.
 pub(super) fn restores_of(segment: u64) -> u64 {
     segment >> (RESTORE_BITS - SEGMENT_BITS)
 }
 
-/// The key of the row that stands for a body which nothing names any more.
+/// The key of the row that marks a body as no longer referred to.
 pub(super) fn gone_key(number: u64) -> Vec<u8> {
     let mut key = vec![GONE];
     key.put_number(number);
     key
 }
 
-/// The body of such a key.
+/// The body number in such a key.
 pub(super) fn decode_gone_key(key: &[u8]) -> Option<u64> {
     let mut rest = key.strip_prefix(&[GONE])?;
     let number = restante_lmdb::key::take_number(&mut rest)?;

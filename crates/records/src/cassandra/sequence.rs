@@ -1,9 +1,9 @@
 //! Positions in the feed and numbers of bodies.
 //!
-//! A commit takes its position before it is made, together with the row in the feed that says so: the row that counts and the
-//! rows of the feed are one partition, and change together or not at all. So positions are dense and rise, and a reader sees
-//! each that was taken. What became of the commit, the head of its account says. One task of each server takes positions for
-//! all commits that wait.
+//! A commit takes its position before it is applied. The same batch writes the row in the feed for that position: the counter and
+//! the rows of the feed are one partition, and change together or not at all. So positions are dense and rise, and a reader sees
+//! every position that was taken. The head of the account shows whether the commit was applied. One task per server takes
+//! positions for all pending commits.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{AccountId, Error, Position};
 
-/// Requests that wait at most; further ones wait for room.
+/// The most requests that wait; further ones wait for room.
 const WAITING_MAX: usize = 1_024;
-/// Positions that one statement takes at most.
+/// The most positions that one statement takes.
 const GROUP: usize = 256;
-/// How long a server that has met another one lets it go first.
+/// How long a server lets another one go first after it has met it.
 const YIELD: Duration = Duration::from_millis(6);
 
 const READ: &str = "SELECT value FROM feed WHERE store = ? AND segment = ? AND slot = ?";
@@ -65,7 +65,7 @@ pub(super) fn sequence() -> (Sequence, Requests) {
 }
 
 impl Sequence {
-    /// Takes a position for a commit with so many bodies.
+    /// Takes a position, and numbers for `bodies` bodies, for a commit.
     pub(super) async fn take(&self, account: AccountId, bodies: usize) -> Result<Numbers, Error> {
         let (reply, answer) = oneshot::channel();
         let request = Request { account, bodies: bodies as u64, reply };
@@ -74,7 +74,7 @@ impl Sequence {
     }
 }
 
-/// How far a segment of the feed is.
+/// How many positions and body numbers a segment of the feed has assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
     pub(super) segment: u64,
@@ -82,12 +82,12 @@ pub(super) struct Counter {
     pub(super) slot: u64,
     /// The next body.
     body: u64,
-    /// The row as it is stored; `None` when the segment is not begun.
+    /// The row as it is stored; `None` when the segment has not been begun.
     stored: Option<Vec<u8>>,
 }
 
 impl Counter {
-    /// That of a segment before its first position.
+    /// The counter of a segment before its first position.
     fn before(segment: u64, body: u64) -> Self {
         let slot = u64::from(segment == 0); // position 0 is before the first commit
         Self { segment, slot, body, stored: None }
@@ -100,7 +100,7 @@ impl Counter {
         rest.is_empty().then(|| Self { segment, slot, body, stored: Some(value.to_vec()) })
     }
 
-    /// The statement that moves the counter to another slot and body, and the counter then.
+    /// The statement that advances the counter, and the counter after it.
     fn moved(&self, store: &str, slot: u64, body: u64) -> (Bound, Self) {
         let mut value = Vec::new();
         value.put_number(slot);
@@ -138,7 +138,7 @@ impl Counter {
 }
 
 impl Shared {
-    /// How far a segment is; `None` when it is not begun.
+    /// The counter of a segment; `None` when it has not been begun.
     pub(super) async fn counter(&self, segment: u64) -> Result<Option<Counter>, Error> {
         let values = vec![text(self.store()), bigint(segment), CqlValue::Int(HEAD_SLOT)];
         let rows = self.database.read("read the feed", READ, values).await?;
@@ -148,7 +148,7 @@ impl Shared {
         counter.map(Some).ok_or_else(damaged)
     }
 
-    /// The last segment that was begun after so many restores. Segments are begun one after the other, when the one before is
+    /// The counter of the last segment begun after this many restores. Segments are begun in order, each when the previous one is
     /// full.
     pub(super) async fn last_counter(&self, restores: u64) -> Result<Option<Counter>, Error> {
         let first = first_segment(restores);
@@ -161,7 +161,7 @@ impl Shared {
             found = next;
             step *= 2;
         }
-        // The last one lies between the one that was found and that place.
+        // The last one is between the one that was found and this end.
         let mut end = first + step;
         while found.segment + 1 < end {
             let middle = found.segment + (end - found.segment) / 2;
@@ -173,20 +173,20 @@ impl Shared {
         Ok(Some(found))
     }
 
-    /// From where on positions are taken.
+    /// The counter from which the next positions are taken.
     async fn next_counter(&self) -> Result<Counter, Error> {
         self.next_counter_after(self.restores()).await
     }
 
-    /// From where on positions were taken, or would have been, after so many restores.
+    /// The counter from which positions were taken, or would have been, after this many restores.
     async fn next_counter_after(&self, restores: u64) -> Result<Counter, Error> {
         let first_body = (restores << RESTORE_BITS).max(1);
         let found = self.last_counter(restores).await?;
         Ok(found.unwrap_or_else(|| Counter::before(first_segment(restores), first_body)))
     }
 
-    /// Takes numbers for so many bodies that are copied, and no position; returns the first one. However often the records
-    /// were restored, they are numbers from before the first restore: they stay below those that commits take.
+    /// Takes numbers for copied bodies, and no position; returns the first one. Even in a store that was restored, these are
+    /// numbers of the time before the first restore: they stay below those that commits take.
     pub(super) async fn take_bodies(&self, count: u64) -> Result<u64, Error> {
         let deadline = self.database.deadline();
         loop {
@@ -197,13 +197,13 @@ impl Shared {
         }
     }
 
-    /// Has all positions taken up to one, as far as they are not: those that commits take come behind it.
+    /// Marks all positions up to `last` as taken, as far as they are not: commits take later ones.
     pub(super) async fn skip_positions(&self, last: Position) -> Result<(), Error> {
         let (end, slot) = slot_of(last);
         let first = self.next_counter_after(restores_of(end)).await?;
         let (mut segment, mut body) = (first.segment, first.body);
         let deadline = self.database.deadline();
-        // One after the other, as commits begin them.
+        // In order, as commits would begin them.
         while segment <= end {
             let counter = self.counter(segment).await?.unwrap_or_else(|| Counter::before(segment, body));
             let next_slot = if segment == end { slot as u64 + 1 } else { SEGMENT_SLOTS };
@@ -216,7 +216,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Moves a counter on; returns whether that is certain. What nobody knows is to be tried again from what is stored then.
+    /// Advances a counter; returns whether that certainly happened. Otherwise the caller reads the counter again and retries.
     async fn put_counter(
         &self,
         counter: &Counter,
@@ -237,7 +237,7 @@ impl Shared {
     }
 }
 
-/// Takes positions until nobody needs any more.
+/// Takes positions until all senders are dropped.
 pub(super) async fn run(shared: Arc<Shared>, mut requests: Requests) {
     let mut counter = None;
     while let Some(first) = requests.recv().await {
@@ -258,7 +258,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut requests: Requests) {
     }
 }
 
-/// Takes positions for the first of a group, as far as the segment has room.
+/// Takes positions for the first requests of a group, as many as the segment has room for.
 async fn step(
     shared: &Shared,
     known: &mut Option<Counter>,
@@ -298,11 +298,11 @@ async fn step(
                 Some(CqlValue::Blob(value)) => Counter::decode(counter.segment, value),
                 _ => None,
             };
-            // Who loses goes on at once, and has more to take for next time. A server that is farther from all nodes than others may
-            // lose until its time has passed.
+            // The loser retries at once, and has more requests to serve in its next attempt. A server that is farther from all
+            // nodes than others may lose until its deadline.
             if Instant::now() < deadline { Ok(()) } else { Err(busy()) }
         }
-        // If it was executed after all, nobody commits by those positions, and the next commit of the account shows that.
+        // If it was executed after all, no commit uses those positions, and the next commit of the account settles them.
         Answer::Unknown(error) if Instant::now() >= deadline => Err(error),
         Answer::Unknown(_) => {
             tokio::time::sleep(jittered(BACK_OFF_MIN)).await;

@@ -1,4 +1,4 @@
-//! What the store holds.
+//! Statistics.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Shared, accounts::ACCOUNTS, connect::text};
 use crate::{Error, Kind, KindStats, Stats, rows::AccountRow};
 
 impl Shared {
-    /// What the store holds. It reads the head of each account.
+    /// What the store holds. Reads the head of each account.
     pub(super) async fn stats(&self) -> Result<Stats, Error> {
         let mut stats = Stats::default();
         let mut kinds: BTreeMap<Kind, KindStats> = BTreeMap::new();
@@ -14,7 +14,7 @@ impl Shared {
         loop {
             let accounts = self.next_accounts(after).await?;
             for (_, head) in self.heads(&accounts).await? {
-                // An account whose first commit was never made may have a head without one.
+                // The head of an account whose first commit was never applied may contain no commit.
                 stats.accounts += u64::from(head.row.commits() > 0);
                 stats.commits += head.row.commits();
                 add(&mut kinds, &head.row);

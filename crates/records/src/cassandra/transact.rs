@@ -1,7 +1,8 @@
-//! Changing an account: one batch on its partition, on the condition that its head is as it was read.
+//! Changes an account: one batch on its partition, on the condition that its head is as it was read.
 //!
-//! When the answer is lost, the same batch is tried again from the same head. If it is made now, the one before is dead, as its
-//! condition can't hold any more. If it is refused, the marks in the head say whether it was made before.
+//! When the answer is lost, the same batch is retried with the same condition. If it is applied now, the earlier attempt can't be
+//! applied any more, as its condition no longer holds. If it is refused, the marks in the head show whether the earlier attempt
+//! was applied.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use super::{
 };
 use crate::{AccountId, Error};
 
-/// What one batch has at most: Cassandra takes 16 MiB, half a segment of its commit log.
+/// The limits of one batch: Cassandra accepts 16 MiB, half a segment of its commit log.
 pub(super) const ROWS_MAX: usize = 20_000;
 pub(super) const BYTES_MAX: usize = 8 << 20;
-/// About what a row takes beside its key and its value.
+/// Roughly the size of a row without its key and its value.
 const ROW_BYTES: usize = 48;
 
 const BEGIN: &str =
@@ -34,13 +35,13 @@ const WHAT: &str = "commit records";
 /// What a change writes.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// By their keys, each once, since of two statements on one row the deletion wins; `None` deletes.
+    /// By key, each once, since of two statements on one row the deletion wins; `None` deletes the row.
     pub(super) rows: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys from one on up to another one that go, except for those that are written.
+    /// Ranges of keys, without their ends, that are deleted except for rows that are written.
     pub(super) ranges: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Made,
@@ -48,7 +49,7 @@ pub(super) enum Outcome {
     Refused,
 }
 
-/// Whether a batch with these rows is larger than one may be.
+/// Whether these rows are too large for one batch.
 pub(super) fn is_too_large(rows: &Rows) -> bool {
     let bytes: usize =
         rows.rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + ROW_BYTES).sum();

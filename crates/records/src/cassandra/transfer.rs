@@ -1,8 +1,8 @@
 //! The store as a whole, to be copied and compared.
 //!
-//! An account that is copied has a head without a revision until it is ended: what is written before that, in as many
-//! conditional batches as it takes, nobody sees. The rows of records come before their bodies, so that every body that an
-//! interrupted copy leaves is named by a row, and is found when the account is cleared.
+//! While an account is being copied, its head has no revision. Until the account is completed, nobody sees what is written, in as
+//! many conditional batches as it takes. The rows of records are written before their bodies, so that every body that an
+//! interrupted copy leaves has a row that refers to it, and is found when the account is cleared.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -38,13 +38,13 @@ use crate::{
 };
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
-/// Heads that are read at once.
+/// Heads that are read concurrently.
 const AT_ONCE: usize = 32;
 /// Rows of records that one statement reads to find their bodies.
 const CLEARED_ROWS: usize = 1_000;
-/// Numbers of bodies that are taken at once.
+/// How many body numbers are taken at once.
 const NUMBERS: u64 = 4_096;
-/// What one batch writes of an account that is copied, unless it ends the account.
+/// The most rows of a copied account that one batch writes.
 const BATCH_ROWS: usize = 4_000;
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -56,7 +56,7 @@ impl Transfer for Cassandra {
     async fn state(&self) -> Result<TransferState, Error> {
         let shared = &self.shared;
         let restores = shared.read_state().await?.restores;
-        // A new store has its mark, and nothing that an earlier copy has left.
+        // A store that was just created has the mark, but nothing that an earlier copy left.
         let is_new = shared.is_new.load(Ordering::Acquire);
         let is_incomplete = !is_new && shared.is_incomplete().await?;
         Ok(TransferState { identity: shared.identity, restores, is_incomplete })
@@ -93,7 +93,7 @@ impl Transfer for Cassandra {
     }
 }
 
-/// Whether an account ever had a commit. Others have a head when a commit failed, or when their copy is not ended.
+/// Whether an account ever had a commit. Without one, an account has a head if a commit failed, or if its copy is not completed.
 fn is_ended(row: &AccountRow) -> bool {
     row.revision.0 > 0
 }
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// The heads of accounts that are ended. What a server has left undecided is decided now.
+    /// The heads of completed accounts. Commits that a server left undecided are decided now.
     async fn decided_heads(&self, accounts: &[AccountId]) -> Result<Vec<AccountHead>, Error> {
         let mut reads = Vec::with_capacity(accounts.len());
         for account in accounts {
@@ -196,7 +196,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses a store whose feed has positions of commits that were never made: they may be those of accounts to be copied.
+    /// Refuses a store whose feed has positions of commits that were never made: accounts to be copied may have the same positions.
     async fn check_unused(&self) -> Result<(), Error> {
         for restores in 0..=self.restores() {
             let first = Position((restores << RESTORE_BITS).max(1));
@@ -214,15 +214,15 @@ impl Shared {
         let deadline = self.database.deadline();
         loop {
             match self.try_clear(account).await {
-                // What a process that has died had under way may still be made.
+                // A commit of a process that has died may still be applied.
                 Err(ViewError::Moved) if Instant::now() < deadline => {}
                 done => return done.map_err(moved),
             }
         }
     }
 
-    /// Makes the account one that was never ended first, so that a crash leaves nothing that [`Transfer::heads`] has. Its head
-    /// stays: what a process that has died had under way is refused from then on.
+    /// First marks the account as never completed, so that a crash leaves nothing that [`Transfer::heads`] returns. The head
+    /// itself stays, so that commits of a process that has died are refused from then on.
     async fn try_clear(&self, account: AccountId) -> Result<(), ViewError> {
         let known = self.read_head_serial(account).await?;
         if known.is_none() {
@@ -241,7 +241,7 @@ impl Shared {
             return Ok(());
         }
         self.clear_bodies(&view).await?;
-        // Bodies that commits have left are named by rows that go now.
+        // The rows that are removed next refer to the bodies that commits have left behind.
         self.remove_gone(account).await?;
         let rows = Rows { ranges: vec![(vec![STATE], after(GONE))], ..Rows::default() };
         let next = view.head.changed(self.mark());
@@ -299,7 +299,7 @@ impl Shared {
         self.write_copied(account, before.as_ref(), &next, &Rows::default()).await
     }
 
-    /// Changes an account that nobody else changes.
+    /// Changes an account that nobody else may change.
     async fn write_copied(
         &self,
         account: AccountId,
@@ -313,8 +313,8 @@ impl Shared {
         }
     }
 
-    /// Writes the row of the feed that names the last commit of an account, before the account's head says so. No commit takes
-    /// this position, so none writes the row.
+    /// Writes the row of the feed for the last commit of an account, before the account's head has its position. No other commit
+    /// takes this position, so nobody else writes the row.
     async fn put_in_feed(&self, account: AccountId, position: Position) -> Result<(), Error> {
         if position == Position(0) {
             return Ok(());
@@ -325,7 +325,7 @@ impl Shared {
         self.database.write(WHAT, IN_FEED, values).await
     }
 
-    /// Numbers for so many bodies.
+    /// Numbers for `count` bodies.
     async fn next_bodies(&self, count: u64) -> Result<std::ops::Range<u64>, Error> {
         let mut numbers = self.body_numbers.lock().await;
         if numbers.end - numbers.start < count {
@@ -338,7 +338,7 @@ impl Shared {
         Ok(first..numbers.start)
     }
 
-    /// Has commits and readers of the feed go on behind what was copied, and makes the store complete.
+    /// Makes commits and readers of the feed continue after what was copied, and marks the store as complete.
     async fn finish_copy(&self) -> Result<(), Error> {
         let mut last_positions: BTreeMap<u64, Position> = BTreeMap::new();
         let mut first_position = None;
@@ -378,7 +378,7 @@ fn moved(error: ViewError) -> Error {
     }
 }
 
-/// Adds the tombstones of a kind behind a key.
+/// Adds the tombstones of a kind that follow a key.
 async fn add_tombstones(
     view: &View<'_>,
     kind: Kind,
@@ -401,7 +401,7 @@ async fn add_tombstones(
     Ok(())
 }
 
-/// Rows that are written, in batches that are small enough.
+/// Splits rows into batches that are small enough.
 fn batches_of(writes: &Writes) -> Vec<Rows> {
     let mut batches = Vec::new();
     let (mut batch, mut bytes) = (Rows::default(), 0);

@@ -1,14 +1,14 @@
 //! Reading an account as it is at one moment.
 //!
-//! A commit is one mutation of the account's partition, so one read of a replica sees all of it or nothing. Several reads, and
-//! reads of several replicas, may see different versions. Each row that is read has the version of its partition beside it
-//! (a static column): a view compares all of them with the head that it began with, and is begun again when they differ. A
-//! range without rows says nothing, so the head is read again behind it. The same for a slice that its limit has cut soon after a
-//! commit: when replicas differ, Cassandra fetches rows later to fill it, which may be of a later commit, and shows them under the
+//! A commit is one mutation of the account's partition, so a single read of one replica sees all of it or nothing. Several reads,
+//! and reads of several replicas, may see different versions. Each row is read together with the version of its partition (a
+//! static column). A view compares all these versions with the head that it began with, and starts over when they differ. A range
+//! without rows shows no version, so the head is read again after it. The same holds for a slice that is cut by its limit soon
+//! after a commit: when replicas differ, Cassandra fetches more rows to fill it. These may be of a later commit, but get the
 //! version of the first ones.
 //!
-//! A version that this server meets for the first time may be on one replica only, because who committed it has died. A head
-//! read at serial consistency brings it to a quorum, so nobody who reads later sees less.
+//! A version that this server sees for the first time may be on one replica only, because the server that committed it has died.
+//! Reading the head at serial consistency brings it to a quorum, so no later reader sees less.
 
 use std::{
     sync::{
@@ -30,15 +30,15 @@ use super::{
 };
 use crate::{AccountId, Error};
 
-/// Rows that one statement reads at most.
+/// The most rows that one statement reads.
 pub(super) const SLICE_ROWS: usize = 5_000;
-/// Keys that one statement asks for at most: each costs some tens of microseconds.
+/// The most keys that one statement asks for: each costs some tens of microseconds.
 pub(super) const KEYS: usize = 200;
-/// Accounts whose heads are remembered at most: each takes some hundred bytes.
+/// The most accounts whose heads are remembered: each takes some hundred bytes.
 const CONFIRMED_MAX: usize = 16_384;
-/// A reader that commits have overtaken so often holds up the next ones.
+/// A reader that was overtaken by commits this many times holds up the next ones.
 const OVERTAKEN_MAX: u32 = 3;
-/// For so long after this server has met a version, replicas may lack it that are neither away nor overloaded.
+/// For this long after this server has first seen a version, even healthy replicas may not have it yet.
 const SPREADING: Duration = Duration::from_secs(1);
 
 const READ_HEAD: &str = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
@@ -52,10 +52,10 @@ const WHAT: &str = "read an account";
 /// A row of an account: its key and its value.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
 
-/// A head of which it is known that everybody sees it.
+/// A head that is known to be visible to all readers.
 pub(super) struct Confirmed {
     head: Arc<Head>,
-    /// When this server met it.
+    /// When this server first saw it.
     met_at: Instant,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Confirmed {
 #[derive(Clone, Debug)]
 pub(super) struct Range<'k> {
     pub(super) from: &'k [u8],
-    /// The first key behind it.
+    /// The end of the range, which is not part of it.
     pub(super) to: &'k [u8],
     pub(super) limit: usize,
     pub(super) is_down: bool,
 }
 
-/// Why a view has no answer.
+/// Why a view has no result.
 #[derive(Debug)]
 pub(super) enum ViewError {
     /// The account has changed meanwhile.
@@ -83,24 +83,24 @@ impl From<Error> for ViewError {
     }
 }
 
-/// An account at one moment.
+/// An account as of one moment.
 pub(super) struct View<'s> {
     shared: &'s Shared,
     account: AccountId,
     pub(super) head: Head,
-    /// Whether something was read that says too little about its version: the head has to be read once more.
+    /// Whether something was read that doesn't show its version well enough: the head must be read once more.
     is_silent: AtomicBool,
     reads: AtomicU32,
-    /// Whether the head was not read for this view: something that is read has to show that it is still the head.
+    /// Whether the head was not read for this view: then the rows that are read must show that it is still current.
     is_head_unread: bool,
 }
 
-/// The views of an account until one of them holds.
+/// The attempts to read an account, until one succeeds.
 pub(super) struct Views<'s> {
     shared: &'s Shared,
     account: AccountId,
     deadline: Instant,
-    /// How often the account had changed before there was an answer.
+    /// How often the account changed before there was a result.
     overtaken: AtomicU32,
     hold: OnceLock<Hold<'s>>,
 }
@@ -111,13 +111,13 @@ impl Shared {
         Views { shared: self, account, deadline, overtaken: 0.into(), hold: OnceLock::new() }
     }
 
-    /// The head of an account, with all that was acknowledged.
+    /// The head of an account, with everything that was acknowledged.
     pub(super) async fn read_head(&self, account: AccountId) -> Result<Option<Head>, Error> {
         let rows = self.database.read(WHAT, READ_HEAD, self.account_values(account)).await?;
         decode_head(account, rows.first())
     }
 
-    /// The head of an account with all that is decided, which all see from now on.
+    /// The head of an account with everything that is decided, which all readers see from now on.
     pub(super) async fn read_head_serial(&self, account: AccountId) -> Result<Option<Head>, Error> {
         let rows = self.database.read_serial(WHAT, READ_HEAD, self.account_values(account)).await?;
         let head = decode_head(account, rows.first())?;
@@ -129,7 +129,7 @@ impl Shared {
         vec![text(self.store()), CqlValue::BigInt(account_number(account))]
     }
 
-    /// Notes a head that everybody sees.
+    /// Remembers a head that is visible to all readers.
     pub(super) fn confirm(&self, account: AccountId, head: &Head) {
         let mut confirmed = self.confirmed.lock();
         if confirmed.get(&account).is_some_and(|known| known.head.version >= head.version) {
@@ -141,17 +141,17 @@ impl Shared {
         confirmed.insert(account, Confirmed { head: Arc::new(head.clone()), met_at: Instant::now() });
     }
 
-    /// The last head of which it is known that everybody sees it.
+    /// The last head that is known to be visible to all readers.
     pub(super) fn confirmed(&self, account: AccountId) -> Option<Arc<Head>> {
         self.confirmed.lock().get(&account).map(|known| known.head.clone())
     }
 
-    /// Whether everybody sees a version.
+    /// Whether a version is known to be visible to all readers.
     fn is_confirmed(&self, account: AccountId, version: u64) -> bool {
         self.confirmed(account).is_some_and(|known| known.version == version)
     }
 
-    /// Whether replicas may still lack a version.
+    /// Whether replicas may not have a version yet.
     fn is_spreading(&self, account: AccountId, version: u64) -> bool {
         let confirmed = self.confirmed.lock();
         confirmed.get(&account).is_none_or(|known| known.is_spreading(version, Instant::now()))
@@ -166,7 +166,7 @@ impl Confirmed {
 
 fn decode_head(account: AccountId, row: Option<&scylla::value::Row>) -> Result<Option<Head>, Error> {
     let Some(row) = row else { return Ok(None) };
-    // The row of a partition that has only the static column: it can't be, since the head is never deleted.
+    // A partition with only the static column would give a row without a value. That can't happen, since the head is never deleted.
     let head = bytes(row, 0).and_then(Head::decode);
     head.map(Some).ok_or_else(|| corrupt(account, HEAD))
 }
@@ -193,8 +193,8 @@ impl<'s> Views<'s> {
         }
     }
 
-    /// Begins a view with the rows of a range, which are of the version of the view or useless: [`View::rows`] checks that. An
-    /// account that is as it was when this server met it last costs one statement.
+    /// Begins a view with the rows of a range. They are of the view's version, or else useless: [`View::rows`] checks that. If
+    /// the account has not changed since this server last saw it, this costs one statement.
     pub(super) async fn begin_with(
         &self,
         range: Range<'_>,
@@ -209,15 +209,15 @@ impl<'s> Views<'s> {
         Ok((view, rows))
     }
 
-    /// A view of the head that this server has read last, if it has. The rows that are read show whether it still is the head; without
-    /// any, [`Views::accept`] reads it.
+    /// A view of the last head that this server has read, if any. The rows that are read show whether it is still current; if
+    /// none are, [`Views::accept`] reads the head.
     pub(super) fn of_known_head(&self) -> Option<View<'s>> {
         let known = self.shared.confirmed(self.account)?;
         let view = View::of(self.shared, self.account, Head::clone(&known));
         Some(View { is_head_unread: true, ..view })
     }
 
-    /// A view of a head that a statement has read beside other rows; `None` when others may not see that head yet.
+    /// A view of a head that a statement has read along with other rows; `None` when that head may not be visible to all readers yet.
     pub(super) fn of_confirmed(&self, head: Option<Head>) -> Option<View<'s>> {
         let version = head.as_ref().map_or(0, |head| head.version);
         let head = head.unwrap_or_else(|| Head::new(self.shared.epoch));
@@ -225,7 +225,7 @@ impl<'s> Views<'s> {
         is_confirmed.then(|| View::of(self.shared, self.account, head))
     }
 
-    /// The answer of a view, if the account was the same all the time.
+    /// The result of a view, if the account has not changed during it; `None` when it must be read again.
     pub(super) async fn accept<T>(
         &self,
         view: &View<'_>,
@@ -255,7 +255,7 @@ impl<'s> Views<'s> {
         Ok(None)
     }
 
-    /// Notes that the account has changed and has to be read again.
+    /// Notes that the account has changed and must be read again. Fails after the deadline.
     fn note_overtaken(&self) -> Result<(), Error> {
         if self.overtaken.fetch_add(1, Ordering::Relaxed) + 1 >= OVERTAKEN_MAX {
             self.hold.get_or_init(|| self.shared.holds.hold(self.account));
@@ -273,7 +273,7 @@ impl<'s> View<'s> {
         self.account
     }
 
-    /// The account as it is with a head that was read.
+    /// The account with a head that was read.
     pub(super) fn of(shared: &'s Shared, account: AccountId, head: Head) -> Self {
         Self { shared, account, head, is_silent: false.into(), reads: 0.into(), is_head_unread: false }
     }
@@ -284,7 +284,7 @@ impl<'s> View<'s> {
         self.rows(&self.shared.read_range(self.account, range).await?, limit)
     }
 
-    /// What was read of a range. So many rows are all that were asked for, and the range may have more.
+    /// Checks and decodes rows of a range. If there are `limit` of them, the range may have more.
     pub(super) fn rows(&self, found: &[scylla::value::Row], limit: usize) -> Result<Vec<Row>, ViewError> {
         self.note_read();
         let is_cut = found.len() >= limit;
@@ -303,7 +303,7 @@ impl<'s> View<'s> {
         Ok(rows)
     }
 
-    /// All rows of a range, read by and by.
+    /// All rows of a range, read in several statements.
     pub(super) async fn whole(&self, from: &[u8], to: &[u8]) -> Result<Vec<Row>, ViewError> {
         let mut rows: Vec<Row> = Vec::new();
         loop {
@@ -317,11 +317,11 @@ impl<'s> View<'s> {
         }
     }
 
-    /// The rows with some keys, as far as they are there, in no order.
+    /// The rows with these keys, as far as they exist, in no particular order.
     pub(super) async fn find(&self, keys: &[Vec<u8>]) -> Result<Vec<Row>, ViewError> {
         let mut rows = Vec::with_capacity(keys.len());
         for keys in keys.chunks(KEYS) {
-            // The head is read by the same statement: it says which version this is.
+            // The head is read by the same statement: it shows the version of these rows.
             let (found, head) = self.shared.find(self.account, keys).await?;
             if head.map_or(0, |head| head.version) != self.head.version {
                 return Err(ViewError::Moved);
@@ -352,7 +352,7 @@ impl Shared {
         self.database.read(WHAT, if range.is_down { DOWN } else { UP }, values).await
     }
 
-    /// The rows with some keys, and the head at the same moment.
+    /// The rows with some keys, and the head, as of the same moment.
     pub(super) async fn find(
         &self,
         account: AccountId,
@@ -375,7 +375,7 @@ impl Shared {
         Ok((rows, head))
     }
 
-    /// The rows with some keys, however many, and the head at the same moment.
+    /// The rows with any number of keys, and the head, as of the same moment.
     pub(super) async fn find_all(
         &self,
         account: AccountId,
@@ -400,7 +400,7 @@ impl Shared {
     }
 }
 
-/// The smallest key above one.
+/// The smallest key greater than `key`.
 pub(super) fn behind(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     next.push(0);

@@ -127,7 +127,7 @@ fn entries_that_do_not_fit_a_key_are_refused() {
     let with = |zeros: usize| Properties::default().with(Property(1), text(0)).with(Property(2), text(zeros));
     let rest = INDEX_VALUES_BYTES_MAX - 2 * (TEXT_BYTES_MAX + 3);
     let index = index_of(&[1, 2, 2]);
-    // The second property counts twice, so two of its zeros and one of its texts are in the rest.
+    // The second property counts twice, so the rest includes two of its zeros and one of its texts.
     let zeros = (rest - (TEXT_BYTES_MAX + 3)) / 2;
     assert!(entries(&index, &with(zeros)).is_ok());
     assert!(entries(&index, &with(zeros + 1)).is_err());

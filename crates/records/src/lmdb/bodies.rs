@@ -1,7 +1,7 @@
-//! Bodies as rows: compressed on the thread of who commits them, and read on the thread of who wants them.
+//! Bodies as rows: compressed on the thread of the committer, and decompressed on the thread of the reader.
 //!
-//! A row is the packed number of the dictionary ([`PLAIN`] when the body is not compressed), the packed count of the blobs
-//! that the body refers to, their ids of 32 bytes each, and the bytes.
+//! A row consists of the packed number of the dictionary ([`PLAIN`] when the body is not compressed), the packed count of the
+//! blobs that the body refers to, their ids of 32 bytes each, and the bytes.
 
 use std::{
     ops::Bound,
@@ -27,26 +27,26 @@ use super::{
 };
 use crate::{BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, Error};
 
-/// Stands in a row for a dictionary when the body is not compressed.
+/// The dictionary number in a row when the body is not compressed.
 const PLAIN: u64 = 0;
 /// A blob id in a row.
 const BLOB_BYTES: usize = 32;
 
-/// The dictionaries of a store, and who makes new ones.
+/// The dictionaries of a store, and their training.
 pub(super) struct Bodies {
     shared: Arc<Shared>,
 }
 
-/// What the training of a dictionary shares with who reads and writes bodies.
+/// What the training of a dictionary shares with the readers and writers of bodies.
 pub(super) struct Shared {
-    /// All dictionaries, ascending by number. Encoders use the last one; the others are there for what was written before.
+    /// All dictionaries, ascending by number. Encoders use the last one; the others are needed to read older bodies.
     pub(super) dictionaries: ArcSwap<Vec<Arc<Dictionary>>>,
     is_compressed: bool,
-    /// The number of the body from which on a dictionary is to be trained.
+    /// From this body number on, the next dictionary is due.
     pub(super) due: AtomicU64,
-    /// Whether a training is under way.
+    /// Whether a training is running.
     pub(super) is_training: AtomicBool,
-    /// Where a training reads and writes; `None` after the close.
+    /// The store that a training reads from and writes to; `None` after the close.
     pub(super) store: Mutex<Option<Store>>,
 }
 
@@ -68,7 +68,7 @@ impl Bodies {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The row of a body, on any thread.
+    /// Encodes a body as a row, on any thread.
     pub(super) fn encode(&self, body: &Body) -> Vec<u8> {
         if self.shared.is_compressed {
             let dictionaries = self.shared.dictionaries.load();
@@ -84,20 +84,20 @@ impl Bodies {
         row
     }
 
-    /// The body of a row.
+    /// Decodes the body in a row.
     ///
     /// # Errors
-    /// `Corrupt` when the row is damaged or its dictionary is not there.
+    /// `Corrupt` when the row is damaged or its dictionary is missing.
     pub(super) fn decode(&self, row: &[u8]) -> Result<Body, Error> {
         self.shared.decode(row)
     }
 
-    /// Notes that bodies were written up to this one. Starts the training of a dictionary when it is time for that.
+    /// Notes that bodies up to this one were written. Starts the training of a dictionary when one is due.
     pub(super) fn wrote(&self, last: BodyNumber) {
         training::start_if_due(&self.shared, last);
     }
 
-    /// The dictionaries that there are beside the empty one.
+    /// The number of dictionaries besides the empty one.
     pub(super) fn dictionaries(&self) -> u64 {
         self.shared.dictionaries.load().len().saturating_sub(1) as u64
     }
@@ -108,12 +108,12 @@ impl Bodies {
         dictionaries.into_iter().map(|dictionary| dictionary.number()).filter(|number| *number != EMPTY)
     }
 
-    /// The bytes of those dictionaries.
+    /// The total length of those dictionaries.
     pub(super) fn dictionary_bytes(&self) -> u64 {
         self.shared.dictionaries.load().iter().map(|dictionary| dictionary.len() as u64).sum()
     }
 
-    /// Lets the store go. A training that is under way ends by itself; this waits for a view or a write of it.
+    /// Releases the store. A running training ends by itself; this only waits for its current read or write.
     pub(super) fn close(&self) {
         training::close(&self.shared);
     }

@@ -20,8 +20,8 @@ use super::{
     },
 };
 
-/// A page ends with the revision in which so many rows were read for each entry that it may have. Rows that are read in vain
-/// are of records that were returned as created already; a reader that is far behind may meet many of them side by side.
+/// A page ends with the revision at which this many rows were read for each entry that it may have. Rows without an entry belong
+/// to records that were returned as created already; a reader that lags far behind may meet many of them one after the other.
 const ROWS_PER_ENTRY_MAX: usize = 16;
 
 impl Engine {
@@ -52,16 +52,16 @@ impl Engine {
     }
 }
 
-/// Which part of an account's history is read.
+/// The part of an account's history that is read.
 struct Walk {
     account: AccountId,
     since: Revision,
     limit: usize,
-    /// Whether records that were created after `since` and are gone are returned.
+    /// Whether to return the destruction of records that were created after `since`.
     with_unknown: bool,
 }
 
-/// A row of the history: that of the oldest revision comes first, of the first kind, of the first id.
+/// A row of the history. Rows are ordered by revision, then kind, then id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     revision: Revision,
@@ -69,7 +69,7 @@ struct Row {
     what: What,
 }
 
-/// What a row says of its record. Each was created in the revision that stands there.
+/// What happened to a record. The revision in a variant is that of its creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Created,
@@ -106,7 +106,7 @@ impl Walk {
         Ok(page)
     }
 
-    /// Adds a row to the page, if it is news.
+    /// Adds a row to the page, unless the caller doesn't need it.
     fn add(&self, row: Row, page: &mut Changes) {
         match row.what {
             What::Created => page.created.push(row.changed),
@@ -118,7 +118,7 @@ impl Walk {
         }
     }
 
-    /// The rows of the kinds that were touched.
+    /// The rows of the kinds that changed after `since`.
     fn rows<'v>(
         &self,
         view: &'v View<'_>,
@@ -152,7 +152,7 @@ impl Walk {
     }
 }
 
-/// The rows of one kind, of the records that exist or of those that are gone.
+/// The rows of one kind: either of existing records or of destroyed ones.
 struct Source<'v> {
     rows: Range<'v>,
     kind: Kind,
@@ -197,7 +197,7 @@ fn decode(key: &[u8], value: &[u8], kind: Kind, is_gone: bool, prefix_len: usize
     Some(Row { revision, changed: Changed { kind, id }, what })
 }
 
-/// Rows of several sources, merged: the first of each waits in the heap, with the place of its source.
+/// Rows of several sources, merged. The heap has the next row of each source, with the index of the source.
 #[derive(Default)]
 struct Rows<'v> {
     sources: Vec<Source<'v>>,
@@ -218,7 +218,7 @@ impl<'v> Rows<'v> {
         self.heads.peek().map(|Reverse((row, _))| row.revision)
     }
 
-    /// The next row of a revision; `None` when the next one is of another.
+    /// The next row of this revision; `None` when the next row belongs to another one.
     fn next_of(&mut self, revision: Revision) -> Result<Option<Row>, Error> {
         if self.next_revision() != Some(revision) {
             return Ok(None);
@@ -250,7 +250,7 @@ impl Lengths {
         self.created + self.updated + self.destroyed
     }
 
-    /// Takes away what was added since.
+    /// Removes from a page what was added since.
     fn restore(self, page: &mut Changes) {
         page.created.truncate(self.created);
         page.updated.truncate(self.updated);
@@ -285,7 +285,7 @@ mod tests {
         let count = 3 * ROWS_PER_ENTRY_MAX as u64;
         for n in 0..count {
             let gone = make(&engine, [create(email(1, n))]).await;
-            make(&engine, [destroy(gone[0])]).await; // created and gone again: no news to who saw neither
+            make(&engine, [destroy(gone[0])]).await; // created and destroyed again: not returned to a caller that saw neither
         }
         make(&engine, [update(ids[0], email(2, 1))]).await;
         let mut seen = Revision(1);

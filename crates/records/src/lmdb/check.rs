@@ -1,7 +1,7 @@
-//! Verifying everything against everything else.
+//! Verifies all tables against each other.
 //!
-//! What belongs together is compared within one view, so that commits that are made meanwhile look like no damage. Every
-//! relation is checked from one of its ends only: what is wrong once is found once.
+//! Rows that belong together are compared within one view, so that concurrent commits don't look like damage. Every relation is
+//! checked from one end only, so that each error is found once.
 
 mod accounts;
 #[cfg(test)]
@@ -39,16 +39,16 @@ use crate::{
 };
 
 type Progress<'c> = &'c (dyn Fn(u64, u64) + Send + Sync);
-/// What is verified of a row.
+/// Verifies one row.
 type Visit<C> = fn(&mut C, &View<'_>, &[u8], &[u8]) -> Result<(), Error>;
 
 impl Engine {
-    /// Verifies that every record can be read, and that all other tables say what the records say.
+    /// Verifies that every record can be read, and that all other tables agree with the records.
     pub(super) fn check(&self, progress: Progress<'_>) -> Result<Report, Error> {
         self.check_with(progress, WINDOW_BODIES)
     }
 
-    /// The same with windows of so many bodies.
+    /// The same with windows of this many bodies.
     fn check_with(&self, progress: Progress<'_>, window_bodies: u64) -> Result<Report, Error> {
         if let Some(damage) = self.store.damaged_page()? {
             let mut report = Report::default();
@@ -76,12 +76,13 @@ struct Check<'c> {
     progress: Progress<'c>,
     done: u64,
     total: u64,
-    /// Accounts that other tables have rows of and that have no row of their own, each reported once; as many as findings are kept.
+    /// Accounts that have rows in other tables but no row of their own. Each is reported once; there are at most as many as
+    /// reported findings.
     nameless: BTreeSet<AccountId>,
     report: Report,
 }
 
-/// What stands in the row of an account.
+/// The state of an account's row.
 enum Account {
     Missing,
     Damaged,
@@ -97,7 +98,7 @@ impl Account {
     }
 }
 
-/// A record, for people.
+/// A record, formatted for messages.
 #[derive(Clone, Copy)]
 struct At {
     account: AccountId,
@@ -111,7 +112,7 @@ impl fmt::Display for At {
     }
 }
 
-/// A row, for people: its table and its key.
+/// A row, formatted for messages: its table and its key.
 fn row_name(table: Table, key: &[u8]) -> String {
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("table {} key {key}", table.name())
@@ -137,8 +138,8 @@ impl<'c> Check<'c> {
         }
     }
 
-    /// The records, and the bodies that they refer to. The numbers of bodies that records refer to are noted in windows of
-    /// a bounded size, so a store that outgrows one is walked through again for each further window.
+    /// Checks the records, and the bodies that they refer to. Which bodies records refer to is tracked in a window of bounded
+    /// size; in a store with more bodies, the records are walked again for each further window.
     fn records_and_bodies(&mut self, window_bodies: u64) -> Result<(), Error> {
         let ends = self.engine.store.read(body_ends)?;
         let mut window = BodyWindow::new(ends.first, ends.last, window_bodies);
@@ -183,7 +184,7 @@ impl<'c> Check<'c> {
         self.entries_of(view, at, &row)
     }
 
-    /// Sees that the account of a row has a row itself.
+    /// Checks that the account of a row has a row itself.
     fn owner(&mut self, view: &View<'_>, account: AccountId) -> Result<(), Error> {
         let is_missing = view.get(ACCOUNT, &account_key(account))?.is_none();
         if is_missing && self.nameless.len() < Report::FINDINGS_MAX && self.nameless.insert(account) {
@@ -219,7 +220,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// The row of the creation, and that of the last change if there was one.
+    /// Checks the history row of the creation, and that of the last change if there was one.
     fn history_of(&mut self, view: &View<'_>, at: At, row: &StateRow<'_>) -> Result<(), Error> {
         if row.created == Revision(0) || row.created > row.revision {
             self.note(
@@ -258,7 +259,7 @@ impl<'c> Check<'c> {
             self.note(at, "its properties are damaged");
             return Ok(());
         };
-        // A kind that the schema has no longer has records, and no indexes.
+        // The records of a kind that is no longer in the schema stay, without indexes.
         let Ok(kind) = self.engine.ledger.schema.kind(at.kind) else { return Ok(()) };
         for index in &kind.indexes {
             let Ok(keys) = reindex::entry_keys(at.account, at.kind, at.id, index, &properties) else {
@@ -277,7 +278,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that the bodies of a window belong to records; answers the first one behind the window.
+    /// Checks that the bodies of a window belong to records; returns the first body after the window.
     fn bodies(
         &mut self,
         from: Bound<&[u8]>,
@@ -306,8 +307,7 @@ impl<'c> Check<'c> {
         Ok(next)
     }
 
-    /// Sees that a row of the history belongs to something. Whether a row of a record that exists is right has been seen
-    /// from there.
+    /// Checks that a history row belongs to something. The contents of rows of existing records were checked with the records.
     fn history_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let Some((account, kind, revision, id, is_live)) = take_history_key(key) else {
             self.note(row_name(HISTORY, key), "it is no key of the history");
@@ -355,7 +355,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that an entry is one that the properties of its record give.
+    /// Checks that the properties of the record give this entry.
     fn index_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let Some((at, index, rest)) = take_index_key(key) else {
             self.note(row_name(INDEX, key), "it is no key of an entry");
@@ -391,7 +391,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that a row of the feed is the one that its account names. When that names none of its own, it has been reported.
+    /// Checks that a feed row is the one that its account refers to. An account without a feed row has been reported already.
     fn feed_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let Some(Touched { position, account, .. }) = decode_feed(key, value) else {
             self.note(row_name(FEED, key), "it is no row of the feed");
@@ -411,7 +411,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that a follower is not ahead of what it follows.
+    /// Checks that a follower is not ahead of the accounts that it follows.
     fn follower_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let Some(((name, account), number)) = decode_follower_key(key).zip(decode_number(value)) else {
             self.note(row_name(FOLLOWER, key), "it is no row of a follower");
@@ -454,7 +454,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that no row of the whole store is missing.
+    /// Checks that no row of the store as a whole is missing.
     fn what_must_be_there(&mut self) -> Result<(), Error> {
         let mut keys = [META_FORMAT, META_IDENTITY, META_SCHEMA].map(<[u8]>::to_vec).to_vec();
         keys.extend(self.engine.bodies.dictionary_numbers().map(|number| dictionary_key(number).to_vec()));
@@ -468,7 +468,7 @@ impl<'c> Check<'c> {
     }
 }
 
-/// The first and the last body; those that are written during a check are no concern of it.
+/// The first and the last body; bodies that are written during a check are ignored.
 struct BodyEnds {
     first: BodyNumber,
     last: BodyNumber,
@@ -487,7 +487,7 @@ fn body_ends(view: &View<'_>) -> Result<BodyEnds, Error> {
     Ok(BodyEnds { first: end(Direction::Ascending)?, last: end(Direction::Descending)? })
 }
 
-/// Notes which bodies of a window records refer to.
+/// Marks the bodies of a window that records refer to.
 fn mark_bodies(engine: &Engine, window: &mut BodyWindow) -> Result<(), Error> {
     walk(&engine.store, STATE, Bound::Unbounded, &mut |_, _, value| {
         if let Some(row) = StateRow::decode(value) {
@@ -501,7 +501,7 @@ fn properties_of(row: &StateRow<'_>) -> Option<Properties> {
     entries::take_properties(&mut { row.properties })
 }
 
-/// The account, kind, revision and id of a key of the history, and whether it is of a record that exists.
+/// Decodes a key of the history: account, kind, revision and id, and whether the record exists.
 fn take_history_key(key: &[u8]) -> Option<(AccountId, Kind, Revision, RecordId, bool)> {
     let mut rest = key;
     let account = take_account(&mut rest)?;
@@ -515,7 +515,7 @@ fn take_history_key(key: &[u8]) -> Option<(AccountId, Kind, Revision, RecordId, 
     Some((account, kind, revision, id, is_live))
 }
 
-/// What the key of an entry begins with, without the record, and the rest of it.
+/// Decodes the beginning of an entry's key (the record has no id yet), and returns it with the rest of the key.
 fn take_index_key(mut key: &[u8]) -> Option<(At, Index, &[u8])> {
     let account = take_account(&mut key)?;
     let kind = Kind(take_byte(&mut key)?);
@@ -523,14 +523,14 @@ fn take_index_key(mut key: &[u8]) -> Option<(At, Index, &[u8])> {
     Some((At { account, kind, id: RecordId(0) }, index, key))
 }
 
-/// What the rest of the key of an entry says.
+/// The rest of an entry's key, decoded.
 struct Entry {
     values: Vec<Value>,
     id: RecordId,
 }
 
 impl Entry {
-    /// The entry of the rest of a key; `None` when no entry of this index has it.
+    /// Decodes the rest of a key; `None` when no entry of this index can have it.
     fn take(mut rest: &[u8], index: &IndexSchema) -> Option<Self> {
         let of_key = match index.order {
             IndexOrder::Ordered => None,

@@ -1,7 +1,7 @@
-//! Forgetting what was destroyed long ago.
+//! Removes old tombstones.
 //!
-//! Tombstones of an account and kind stand in the order of revisions, so the old ones are the first of their range: nothing
-//! else is walked over. When a clock was set back, a tombstone stays until those before it are old as well.
+//! Tombstones of an account and kind are sorted by revision, so the oldest come first: nothing else is visited. If a clock was
+//! set back, a tombstone stays until those before it are old as well.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -21,14 +21,13 @@ use super::{
 };
 use crate::{AccountId, Cleaned, Error, Revision};
 
-/// Tombstones that one commit forgets at most: it keeps others waiting for less than a millisecond.
+/// The most tombstones that one commit removes: it delays other commits by less than a millisecond.
 const STEP_TOMBSTONES: usize = 512;
-/// Accounts that are looked for at a time. All of them are visited; this bounds the memory for those with something to
-/// forget.
+/// How many accounts with old tombstones are collected at a time. All accounts are visited; this bounds the memory.
 const ACCOUNTS: usize = 1_024;
 
 impl Engine {
-    /// Forgets what was destroyed before a time, `limit` tombstones at most.
+    /// Removes tombstones from before a time, at most `limit`.
     pub(super) fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
         let before = Second::of(before);
         let mut cleaned = Cleaned::default();
@@ -48,7 +47,7 @@ impl Engine {
         }
     }
 
-    /// The next accounts that have something to forget.
+    /// The next accounts that have old tombstones.
     fn accounts_to_clean(&self, after: Option<AccountId>, before: Second) -> Result<Vec<AccountId>, Error> {
         let after = after.map(account_key);
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -64,7 +63,7 @@ impl Engine {
         Ok(accounts)
     }
 
-    /// Forgets the old tombstones of an account, until the limit is reached.
+    /// Removes the old tombstones of an account, until the limit is reached.
     fn clean_account(
         &self,
         account: AccountId,
@@ -90,18 +89,18 @@ impl Engine {
     }
 }
 
-/// The second, since 1970, before which a record must have been destroyed to be forgotten.
+/// Tombstones from before this second, counted since 1970, are old.
 #[derive(Clone, Copy)]
 struct Second(u64);
 
 impl Second {
-    /// Tombstones know their second only: those of the second that the time lies in are kept.
+    /// Tombstones store whole seconds: those from the same second as `before` are kept.
     fn of(before: Timestamp) -> Self {
         Self(u64::try_from(before.seconds()).unwrap_or(0))
     }
 }
 
-/// Whether an account has tombstones that are old.
+/// Whether an account has old tombstones.
 fn has_old(view: &View<'_>, account: AccountId, row: &AccountRow, before: Second) -> Result<bool, Error> {
     for share in row.kinds.iter().filter(|share| share.tombstones > 0) {
         if !old_tombstones(view, account, share, first_left(row.is_erasing, share), before, 1)?.is_empty() {
@@ -111,7 +110,7 @@ fn has_old(view: &View<'_>, account: AccountId, row: &AccountRow, before: Second
     Ok(false)
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Default)]
 struct Step {
     tombstones: usize,
@@ -119,7 +118,7 @@ struct Step {
     has_more: bool,
 }
 
-/// Forgets `room` old tombstones of an account at most, and raises the floors of their kinds.
+/// Removes at most `room` old tombstones of an account, and raises the floors of their kinds.
 fn clean_step(batch: &mut Batch<'_>, account: AccountId, before: Second, room: usize) -> Result<Step, Error> {
     let mut row = AccountRow::read(batch.view(), account)?;
     let mut step = Step::default();
@@ -150,13 +149,13 @@ struct Tombstone {
 }
 
 /// The revision below which an account has no tombstones of a kind. They are removed in the order of their revisions, so those
-/// below the floor are gone: stepping over what is left of them in the commit log would cost more with each step. Erasing
-/// raises the floor before it removes them.
+/// below the floor are gone. Starting below it would cost more with each step, because deleted rows are skipped one by one as
+/// long as they are in the commit log. Erasing raises the floor before it removes the tombstones.
 fn first_left(is_erasing: bool, share: &KindRow) -> Revision {
     if is_erasing { Revision::default() } else { share.floor }
 }
 
-/// The first tombstones of an account and kind from a revision on, as long as they are old; `limit` of them at most.
+/// The first tombstones of an account and kind from a revision on that are old, at most `limit`.
 fn old_tombstones(
     view: &View<'_>,
     account: AccountId,
@@ -225,7 +224,7 @@ mod tests {
             Self { _folder: folder, clock, engine }
         }
 
-        /// Creates some emails, and destroys them again in a certain second.
+        /// Creates some emails, and destroys them again in a given second.
         async fn destroy_at(&self, second: i64, emails: u64) {
             let ids = make(&self.engine, (0..emails).map(|n| create(email(1, n)))).await;
             self.clock.set(Timestamp::from_seconds(second));
@@ -252,7 +251,7 @@ mod tests {
     async fn what_is_old_goes_and_the_floor_rises_to_it() {
         let aging = Aging::new().await;
         for second in [100, 200, 300] {
-            aging.destroy_at(second, 2).await; // by the revisions 2, 4 and 6
+            aging.destroy_at(second, 2).await; // in revisions 2, 4 and 6
         }
         assert_eq!(aging.clean(100, 99).await, (0, 0, false), "not before its second is over");
         assert_eq!(aging.destroyed_since(1), Ok(2));
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(aging.clean(200, 0).await, (0, 0, true));
         assert_eq!(aging.clean(200, more).await, (more as u64, 1, true));
         let left = (STEP_TOMBSTONES - 100) as u64;
-        // The floor has risen to their revision already.
+        // The floor was raised to their revision in the previous call.
         assert_eq!(aging.clean(200, left as usize).await, (left, 0, false));
         assert_eq!(aging.clean(200, 1).await, (0, 0, false));
     }
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!((row.kind(EMAIL).floor, row.kind(MAILBOX_KIND).floor), (Revision(2), Revision(4)));
     }
 
-    /// Erasing raises the floor above tombstones that it has yet to remove.
+    /// Erasing raises the floor above tombstones that it has not removed yet.
     #[tokio::test]
     async fn tombstones_of_a_half_erased_account_go_too() {
         let aging = Aging::new().await;

@@ -1,7 +1,7 @@
 //! Commits.
 //!
-//! The thread that writes runs the commits of all accounts one after the other, so it does only what depends on the rows that
-//! are there: bodies are compressed and properties packed before, by who commits.
+//! One writer thread applies the commits of all accounts one after the other, so it does only what depends on existing rows: the
+//! committing task compresses bodies and packs properties beforehand.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -25,13 +25,13 @@ use super::{
     },
 };
 
-/// The most bytes of bodies that are compressed where they are committed: it takes some microseconds for each kilobyte.
+/// Up to this many bytes of bodies are compressed on the calling thread: a kilobyte takes some microseconds.
 const BODIES_INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// The most changes that are checked and packed where they are committed: each takes less than half a microsecond.
+/// Up to this many changes are checked and packed on the calling thread: each takes less than half a microsecond.
 const CHANGES_INLINE_MAX: usize = 1_024;
 
-/// The number of the last body that there is.
+/// The number of the last existing body.
 pub(super) fn last_body(view: &View<'_>) -> Result<BodyNumber, Error> {
     let mut bodies = view.range(BODY, Bound::Unbounded, Bound::Unbounded, Direction::Descending)?;
     match bodies.next()? {
@@ -40,7 +40,7 @@ pub(super) fn last_body(view: &View<'_>) -> Result<BodyNumber, Error> {
     }
 }
 
-/// Makes a commit, and announces it.
+/// Applies a commit, and announces it.
 pub(super) async fn commit(
     engine: &Arc<Engine>,
     account: AccountId,
@@ -49,7 +49,7 @@ pub(super) async fn commit(
     commit_after(engine, &[], account, commit).await
 }
 
-/// The same when all gates are open.
+/// The same, once all gates are open.
 pub(super) async fn commit_after(
     engine: &Arc<Engine>,
     gates: &[Gate],
@@ -100,17 +100,17 @@ async fn write(engine: &Arc<Engine>, gates: &[Gate], plan: Plan) -> Result<Commi
     Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(RecordId).collect() })
 }
 
-/// What a commit has made.
+/// The result of a commit.
 struct Made {
-    /// The account's revision after it.
+    /// The account's new revision.
     revision: Revision,
-    /// The id of the first of its creates.
+    /// The id of its first create.
     first: RecordId,
     /// Its position in the feed; `None` when it had no changes.
     position: Option<Position>,
 }
 
-/// A commit that is ready for the thread that writes.
+/// A commit that is ready for the writer thread.
 struct Plan {
     account: AccountId,
     expect: Vec<(Kind, Revision)>,
@@ -118,7 +118,7 @@ struct Plan {
     creates: usize,
 }
 
-/// A change with everything done that doesn't depend on the rows that are there.
+/// A change with everything prepared that doesn't depend on existing rows.
 enum Planned {
     Create { kind: Kind, body: Vec<u8>, properties: PlannedProperties, entries: Vec<PackedEntry> },
     Update { kind: Kind, id: RecordId, body: Option<Vec<u8>>, properties: Option<PlannedProperties> },
@@ -126,9 +126,9 @@ enum Planned {
 }
 
 enum PlannedProperties {
-    /// As they stand in the record's row.
+    /// As stored in the record's row.
     Packed(KeyBuf),
-    /// With ids or the revision of the commit, which it gets from the writer.
+    /// With ids or the revision of the commit, which the writer thread fills in.
     Unresolved(Properties),
 }
 
@@ -216,7 +216,7 @@ fn plan(engine: &Engine, change: Change) -> Result<Planned, Error> {
     })
 }
 
-/// The row of a body; without any bytes for the empty one, which has no row.
+/// The row of a body; empty for the empty body, which has no row.
 pub(super) fn pack_body(engine: &Engine, body: &Body) -> Vec<u8> {
     let is_empty = body.bytes.is_empty() && body.blobs.is_empty();
     if is_empty { Vec::new() } else { engine.bodies.encode(body) }
@@ -227,7 +227,7 @@ impl PlannedProperties {
         if properties.are_resolved() { Self::Packed(pack(&properties)) } else { Self::Unresolved(properties) }
     }
 
-    /// The properties as they stand in the row, with the ids of the commit, which begin with `first`, and its revision.
+    /// The properties as stored in the row, with the revision of the commit and the ids that it assigns, which start at `first`.
     fn resolve(self, first: RecordId, revision: Revision) -> KeyBuf {
         match self {
             Self::Packed(row) => row,
@@ -245,7 +245,7 @@ pub(super) fn pack(properties: &Properties) -> KeyBuf {
     row
 }
 
-/// The entries of a record in those indexes of its kind that are wanted, ascending.
+/// The entries of a record in the selected indexes of its kind, ascending.
 fn pack_entries(
     kind: &KindSchema,
     properties: &Properties,
@@ -265,7 +265,7 @@ fn pack_entries(
     Ok(packed)
 }
 
-/// A commit while its rows are written.
+/// Writes the rows of a commit.
 pub(super) struct Writer<'w, 's> {
     pub(super) batch: &'w mut Batch<'s>,
     ledger: &'w Ledger,
@@ -274,12 +274,12 @@ pub(super) struct Writer<'w, 's> {
     /// The id of the first create.
     first: RecordId,
     revision: Revision,
-    /// For how many restores the account jumps with this commit.
+    /// For how many restores this commit raises the account's numbers.
     restores: u64,
 }
 
 impl<'w, 's> Writer<'w, 's> {
-    /// A writer of the commit after those of an account's row.
+    /// Begins the commit that follows the given account row.
     pub(super) fn new(
         batch: &'w mut Batch<'s>,
         ledger: &'w Ledger,
@@ -330,7 +330,7 @@ impl<'w, 's> Writer<'w, 's> {
         Ok(())
     }
 
-    /// Touches the body's row, the properties and the index' entries only where they change.
+    /// Writes the body, the properties and the index entries only where they change.
     fn update(
         &mut self,
         kind: Kind,
@@ -379,7 +379,7 @@ impl<'w, 's> Writer<'w, 's> {
         Ok(())
     }
 
-    /// Removes a record, and leaves no tombstone; returns the revision that created it.
+    /// Removes a record without leaving a tombstone; returns the revision that created it.
     pub(super) fn remove(&mut self, kind: Kind, id: RecordId) -> Result<Revision, Error> {
         let key = state_key(self.account, kind, id);
         let value = self.read_state(&key, kind, id)?;
@@ -399,8 +399,8 @@ impl<'w, 's> Writer<'w, 's> {
         Ok(old.created)
     }
 
-    /// Lets the counters of the account's records jump as its ids do, when the store was restored since its last commit. The
-    /// records don't count as changed: readers have seen the higher values since the restore.
+    /// Raises the counters of the account's records, as its ids are raised, if the store was restored since the account's last
+    /// commit. The records don't count as changed: readers have seen the higher values since the restore.
     fn raise_counters(&mut self) -> Result<(), Error> {
         if self.restores == 0 {
             return Ok(());
@@ -435,13 +435,13 @@ impl<'w, 's> Writer<'w, 's> {
         Some(pack(&properties.raised(&kind.counters, self.restores)))
     }
 
-    /// Writes what is true of the account after the commit; returns its position.
+    /// Writes the account's row and its feed row; returns its position.
     fn finish(mut self) -> Position {
         self.row.revision = self.revision;
         put_account(self.batch, self.ledger, self.account, &mut self.row)
     }
 
-    /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
+    /// A copy of a record's row, which is some dozens of bytes: the batch can't be written to while one of its rows is borrowed.
     fn read_state(&self, key: &[u8], kind: Kind, id: RecordId) -> Result<KeyBuf, Error> {
         let value = self.batch.view().get(STATE, key)?;
         value.map(KeyBuf::from_slice).ok_or_else(|| no_such_record(kind, id))
@@ -487,7 +487,7 @@ impl<'w, 's> Writer<'w, 's> {
         Ok(())
     }
 
-    /// The entries that the properties of a row have in the indexes that are wanted, ascending.
+    /// The entries that the properties in a row give in the selected indexes, ascending.
     fn entries_of_row(
         &self,
         kind: Kind,
@@ -495,7 +495,7 @@ impl<'w, 's> Writer<'w, 's> {
         mut row: &[u8],
         is_wanted: impl Fn(&IndexSchema) -> bool,
     ) -> Result<Vec<PackedEntry>, Error> {
-        // A kind that the schema lacks can only be erased, and has no indexes.
+        // Records of a kind that is not in the schema can only be erased, and have no indexes.
         let Ok(kind_schema) = self.ledger.schema.kind(kind) else { return Ok(Vec::new()) };
         if !kind_schema.indexes.iter().any(&is_wanted) {
             return Ok(Vec::new());
@@ -516,16 +516,16 @@ impl<'w, 's> Writer<'w, 's> {
     }
 }
 
-/// The properties that have other values than before.
+/// Which properties have other values than before.
 struct ChangedProperties([bool; 256]);
 
 impl ChangedProperties {
-    /// Compares packed properties; `None` when they are not that.
+    /// Compares packed properties; `None` when they are malformed.
     fn between(mut old: &[u8], mut new: &[u8]) -> Option<Self> {
         let mut changed = Self([false; 256]);
         let (mut left, mut right) = (take_pair(&mut old)?, take_pair(&mut new)?);
         loop {
-            // Pairs are ascending on both sides, and so are their bytes: the smaller of two has no partner.
+            // Pairs are ascending on both sides, and so are their bytes: the smaller of two has no counterpart on the other side.
             let order = match (left, right) {
                 (None, None) => return Some(changed),
                 (Some(_), None) => std::cmp::Ordering::Less,
@@ -559,7 +559,7 @@ impl ChangedProperties {
     }
 }
 
-/// Takes a property and one value of it from the front: `Some(None)` at the end, `None` when it is not that.
+/// Takes a property and one of its values from the front: `Some(None)` at the end, `None` when the bytes are malformed.
 fn take_pair<'a>(row: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
     let begin = *row;
     if begin.is_empty() {
@@ -589,7 +589,7 @@ mod tests {
     async fn a_create_writes_its_body_its_state_its_history_and_its_entries() {
         let (_folder, engine) = engine();
         make(&engine, [create(email(1, 100))]).await;
-        // The feed's row moves: one goes and one comes.
+        // Moving the account in the feed deletes one row and writes another.
         let expected = ["account", "body", "feed", "feed", "history", "index", "index", "state"];
         assert_eq!(written(&engine, [create(email(1, 101))]).await, expected);
     }
@@ -610,7 +610,7 @@ mod tests {
         let ids = make(&engine, [create(email(1, 100))]).await;
         let seen = update(ids[0], email(1, 100).with(KEYWORD, "$seen"));
         assert_eq!(written(&engine, [seen]).await, ["account", "feed", "feed", "history", "state"]);
-        // The row of the change moves; that of the creation stays where it is.
+        // The history row of the change moves; that of the creation stays.
         let unseen = update(ids[0], email(1, 100));
         assert_eq!(
             written(&engine, [unseen]).await,
@@ -623,7 +623,7 @@ mod tests {
         let (_folder, engine) = engine();
         let ids = make(&engine, [create(email(1, 100).with(MAILBOX, 2))]).await;
         let moved = update(ids[0], email(2, 100).with(MAILBOX, 3));
-        // It was in mailboxes 1 and 2, and is in 2 and 3.
+        // It was in mailboxes 1 and 2, and is now in 2 and 3.
         assert_eq!(
             written(&engine, [moved]).await,
             ["account", "feed", "feed", "history", "index", "index", "state"]
@@ -720,7 +720,7 @@ mod tests {
         fn damaged_properties_are_never_compared(
             old in prop::collection::vec(0_u8..12, 0..12), new in prop::collection::vec(any::<u8>(), 0..12),
         ) {
-            let _ = ChangedProperties::between(&old, &new); // it ends, and doesn't panic
+            let _ = ChangedProperties::between(&old, &new); // must return without a panic
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A dictionary holds what bodies have in common, so that each is stored as what differs.
+//! A dictionary contains what bodies have in common, so that only the differences are stored with each body.
 //!
-//! A compressed body is a frame of zstd (RFC 8878) without a magic number, dictionary number or checksum. It contains the
-//! length of the body, so that reading it allocates once.
+//! A compressed body is a frame of zstd (RFC 8878) without a magic number, dictionary number or checksum. The frame contains the
+//! length of the body, so that reading it allocates only once.
 
 use std::{cell::RefCell, sync::LazyLock, thread::available_parallelism};
 
@@ -12,23 +12,23 @@ use zstd::zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, Pa
 use super::schema::{META, META_DICTIONARY, corrupt, decode_number};
 use crate::{BODY_BYTES_MAX, Error};
 
-/// The number of the dictionary that every store has from its first body on: the empty one.
+/// The number of the empty dictionary, which every store has from its first body on.
 pub(super) const EMPTY: u64 = 1;
-/// The longest dictionary. Above about 64 KiB they grow faster than what they save, and each encoder keeps tables of it.
+/// The longest dictionary. Above about 64 KiB it would grow by more than it saves, and each encoder keeps tables for it.
 pub(super) const DICTIONARY_BYTES_MAX: usize = 64 << 10;
-/// The most dictionaries that a store has: a few more than are ever made, so that a damaged store costs bounded memory.
+/// The most dictionaries of a store: a few more than are ever made, so that a damaged store uses bounded memory.
 pub(super) const DICTIONARIES_MAX: usize = 16;
-/// Encoders of a dictionary that are kept, each about half a megabyte: no more can work at the same time.
+/// The most idle encoders of a dictionary, each about half a megabyte: no more can run at the same time.
 static ENCODERS_MAX: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, usize::from));
 /// With a dictionary the higher levels save 2 % and take six times as long.
 const LEVEL: i32 = 3;
-/// In bodies of at most this length zstd does not entropy-code literals. That makes them a tenth longer, and reading a record of
-/// some hundred bytes takes a fifth less time.
+/// Literals are not entropy-coded in bodies of at most this length. That makes them a tenth longer, but reading a record of some
+/// hundred bytes takes a fifth less time.
 const RAW_LITERALS_BYTES_MAX: usize = 2 << 10;
-/// The part of a body that is taken, from its beginning: what bodies have in common stands there. All samples together are
-/// thus 8 MiB, about the hundredfold of a dictionary, which is what zstd's manual recommends.
+/// How much of a body is sampled, from its beginning: that is where bodies have much in common. All samples together are thus 8
+/// MiB, about a hundred times the size of a dictionary, which is what zstd's manual recommends.
 const SAMPLE_BYTES_MAX: usize = 2 << 10;
-/// A row begins with the CRC-32C of the dictionary: a damaged one would turn every body into another, without an error.
+/// A row begins with the CRC-32C of the dictionary: a damaged dictionary would silently change every body.
 const CHECKSUM_BYTES: usize = 4;
 
 /// A dictionary, prepared for compression and decompression.
@@ -36,12 +36,12 @@ pub(super) struct Dictionary {
     number: u64,
     bytes: Box<[u8]>,
     decoder: DDict<'static>,
-    /// Idle encoders. Each has prepared the dictionary for itself, which takes longer than compressing a body.
+    /// Idle encoders. Each has preprocessed the dictionary, which takes longer than compressing a body.
     encoders: Mutex<Vec<CCtx<'static>>>,
 }
 
 impl Dictionary {
-    /// The dictionary of these bytes; `None` when they are no dictionary.
+    /// The dictionary of these bytes; `None` when they are not a dictionary.
     pub(super) fn new(number: u64, bytes: &[u8]) -> Option<Self> {
         let decoder = DDict::try_create(bytes)?;
         Some(Self { number, bytes: bytes.into(), decoder, encoders: Mutex::default() })
@@ -57,7 +57,7 @@ impl Dictionary {
         self.bytes.len()
     }
 
-    /// Appends `bytes` to `row` as a frame. When that is not shorter it appends nothing and returns false.
+    /// Appends `bytes` to `row` as a frame. If that would not be shorter, appends nothing and returns false.
     pub(super) fn compress(&self, bytes: &[u8], row: &mut Vec<u8>) -> bool {
         let begin = row.len();
         row.resize(begin + compress_bound(bytes.len()), 0);
@@ -84,12 +84,12 @@ impl Dictionary {
         Some(written)
     }
 
-    /// Lets the encoders go, since bodies are compressed with another dictionary from now on.
+    /// Drops the encoders, since bodies are compressed with another dictionary from now on.
     pub(super) fn retire(&self) {
         self.encoders.lock().clear();
     }
 
-    /// The body of a frame.
+    /// The body in a frame.
     ///
     /// # Errors
     /// What is wrong with the frame.
@@ -111,7 +111,7 @@ impl Dictionary {
 }
 
 thread_local! {
-    /// What a thread decompresses with: making one takes longer than a body does.
+    /// The decoder of a thread: creating one takes longer than decompressing a body.
     static DECODER: RefCell<Option<DCtx<'static>>> = RefCell::new(make_decoder());
 }
 
@@ -137,7 +137,7 @@ fn make_decoder() -> Option<DCtx<'static>> {
     Some(decoder)
 }
 
-/// The length of what a frame holds, as its header says (RFC 8878 §3.1.1.1); `None` when it doesn't.
+/// The length of a frame's content from its header (RFC 8878 §3.1.1.1); `None` when the header doesn't have it.
 fn content_bytes(frame: &[u8]) -> Option<u64> {
     let (descriptor, rest) = frame.split_first()?;
     let is_single_segment = descriptor & 0x20 != 0;
@@ -159,7 +159,7 @@ fn content_bytes(frame: &[u8]) -> Option<u64> {
     number.checked_add(added)
 }
 
-/// Bodies that a dictionary is made of.
+/// Bodies to train a dictionary with.
 #[derive(Default)]
 pub(super) struct Samples {
     bytes: Vec<u8>,
@@ -174,12 +174,12 @@ impl Samples {
         self.lens.push(sample.len());
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub(super) fn len(&self) -> usize {
         self.lens.len()
     }
 
-    /// Their bytes in all when each is compressed with a dictionary.
+    /// The total number of bytes when each sample is compressed with a dictionary.
     pub(super) fn stored_bytes(&self, dictionary: &Dictionary) -> usize {
         let mut rest = &self.bytes[..];
         let mut row = Vec::new();
@@ -193,7 +193,7 @@ impl Samples {
         total
     }
 
-    /// The bytes of a dictionary of at most this length; `None` when the samples are too few or have nothing in common.
+    /// Trains a dictionary of at most this length; `None` when the samples are too few or have nothing in common.
     pub(super) fn train(&self, bytes_max: usize) -> Option<Vec<u8>> {
         zstd::dict::from_continuous(&self.bytes, &self.lens, bytes_max).ok().filter(|bytes| !bytes.is_empty())
     }
@@ -206,7 +206,7 @@ pub(super) fn encode(bytes: &[u8]) -> Vec<u8> {
     row
 }
 
-/// The dictionary of a row of the meta table.
+/// Decodes a dictionary from a row of the meta table.
 ///
 /// # Errors
 /// `Corrupt` when it is damaged.

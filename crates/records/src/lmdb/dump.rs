@@ -1,4 +1,4 @@
-//! Pages of everything: of all records, and of the blobs that they refer to.
+//! Pages over the whole store: of all records, and of the blobs that they refer to.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::{Damage, Dumped, Error, RecordKey, Referenced, validate};
 
-/// Blobs after which a page of references ends; those of the last body are returned whole.
+/// A page of references ends after this many blobs; those of its last body are all returned.
 const REFERENCED_BLOBS: usize = 4_096;
-/// Bodies after which a page of references ends, however few blobs they refer to: it stays a matter of milliseconds.
+/// A page of references ends after this many bodies, however few blobs they refer to, so that it takes only milliseconds.
 const REFERENCED_BODIES: usize = 16_384;
 
 impl Engine {
-    /// A page of all records, from behind a place.
+    /// A page of all records, from the record that follows `after`.
     pub(super) fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         validate::check_dump(limit)?;
         let after = after.map(|place| state_key(place.account, place.kind, place.id));
@@ -33,8 +33,8 @@ impl Engine {
         Ok(page)
     }
 
-    /// A page of the blobs that bodies refer to, from behind a body. A body that is written meanwhile has a higher number
-    /// than all before, so that no walk passes it by.
+    /// A page of the blobs that bodies refer to, from the body that follows `after`. A body that is written meanwhile gets a
+    /// higher number than all existing ones, so no walk misses it.
     pub(super) fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
         let after = after.map(|number| body_key(BodyNumber(number)));
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);

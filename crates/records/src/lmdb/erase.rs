@@ -1,7 +1,7 @@
 //! Erasing accounts.
 //!
-//! The row of the account stays, since it has the next id and the next revision. While it is marked nothing is committed in the
-//! account, so what is left after a crash is what the next call goes on with.
+//! The row of the account stays, since it has the next id and the next revision. While it is marked as being erased, nothing is
+//! committed in the account, so after a crash the next call continues with what is left.
 
 use std::ops::Bound;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{AccountId, Announcement, Erased, Error, Revision};
 
-/// Records and tombstones that one commit erases at most: others wait for about a millisecond.
+/// The most records and tombstones that one commit erases: other commits wait for about a millisecond.
 const STEP_ROWS: usize = 128;
 
 impl Engine {
@@ -40,7 +40,7 @@ impl Engine {
             })?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;
-            // With nothing left of the limit one more step finds out whether there is more.
+            // When the limit is used up, one more step with no room finds out whether there is more.
             erased.has_more = !step.is_done;
             if step.is_done || left == 0 {
                 return Ok(erased);
@@ -51,21 +51,21 @@ impl Engine {
     }
 }
 
-/// How far an account is erased.
+/// The progress of erasing an account.
 struct Erasure {
     account: AccountId,
-    /// Where the rows begin that are left. Rows that were erased are stepped over one by one as long as they are in the commit
-    /// log, so each step begins behind those of the one before.
+    /// The remaining rows follow this key. Erased rows are skipped one by one as long as they are in the commit log, so each step
+    /// begins after those of the previous one.
     records: KeyBuf,
     history: KeyBuf,
 }
 
-/// What a step has done.
+/// The result of a step.
 struct Step {
     records: usize,
     tombstones: usize,
     is_done: bool,
-    /// The account's new revision, if it took one.
+    /// The account's new revision, if the step took one.
     revision: Option<Revision>,
     erasure: Erasure,
 }
@@ -76,7 +76,7 @@ impl Erasure {
         Self { account, records: begin.clone(), history: begin }
     }
 
-    /// Erases records, or tombstones when there are no more records.
+    /// Erases records, or tombstones when no records are left.
     fn step(self, batch: &mut Batch<'_>, ledger: &Ledger, rows_max: usize) -> Result<Step, Error> {
         let records = self.keys(batch.view(), STATE, &self.records, rows_max + 1)?;
         let history = self.keys(batch.view(), HISTORY, &self.history, rows_max + 1)?;
@@ -123,7 +123,7 @@ impl Erasure {
         Ok(keys.len())
     }
 
-    /// Without records, all that is left of the history are tombstones.
+    /// Without records, only tombstones are left in the history.
     fn erase_tombstones(&mut self, writer: &mut Writer<'_, '_>, keys: &[KeyBuf]) -> Result<usize, Error> {
         for key in keys {
             let kind = take_history_kind(key).ok_or_else(|| corrupt(HISTORY, key))?;
@@ -135,7 +135,7 @@ impl Erasure {
         Ok(keys.len())
     }
 
-    /// The first keys of the account in a table behind one, `limit` at most.
+    /// The keys of the account in a table that follow `after`, at most `limit`.
     fn keys(&self, view: &View<'_>, table: Table, after: &[u8], limit: usize) -> Result<Vec<KeyBuf>, Error> {
         let end = after_prefix(&account_key(self.account));
         let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(engine.check(&|_, _| {}).unwrap(), Report { records: 1, ..Report::default() });
     }
 
-    /// As a crash leaves it: each call begins anew from what is stored.
+    /// As after a crash: each call starts from what is stored.
     #[tokio::test]
     async fn a_half_erased_account_is_sound_takes_no_commit_and_is_finished_later() {
         let (_folder, engine) = engine();

@@ -1,4 +1,4 @@
-//! The feed of all accounts, and the checkpoints of those that follow it.
+//! The feed of all accounts, and the checkpoints of followers.
 
 use std::ops::Bound;
 
@@ -20,7 +20,7 @@ use super::{
     },
 };
 
-/// Rows of a follower that are forgotten in one commit: others wait no longer than a millisecond for it.
+/// How many rows of a follower one commit deletes: other commits wait no longer than a millisecond for it.
 const FORGOTTEN_ROWS_MAX: usize = 1_024;
 
 /// The position of the last commit.
@@ -32,7 +32,7 @@ pub(super) fn position(view: &View<'_>) -> Result<Position, Error> {
     }
 }
 
-/// The accounts whose last commit is behind a position, in the order of those commits.
+/// The accounts whose last commit is after a position, in the order of those commits.
 pub(super) fn touched(view: &View<'_>, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
     let from = feed_key(after);
     let mut commits = view.range(FEED, Bound::Excluded(&from), Bound::Unbounded, Direction::Ascending)?;
@@ -114,7 +114,7 @@ impl Engine {
     }
 }
 
-/// The number of a row of a follower; 0 when it is not there.
+/// The number in a row of a follower; 0 when the row does not exist.
 fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     match view.get(FOLLOWER, key)? {
         Some(value) => decode_number(value).ok_or_else(|| corrupt(FOLLOWER, key)),
@@ -122,8 +122,9 @@ fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     }
 }
 
-/// Deletes rows of a follower from behind one on; the very first is its position. Answers the last that it deleted, when there
-/// may be more: what was deleted is stepped over as long as it is in the commit log, so each step begins behind it.
+/// Deletes the next rows of a follower, after the key `last`; the very first row is its position. Returns the last deleted key
+/// when there may be more: deleted rows are skipped one by one as long as they are in the commit log, so each step begins after
+/// that key.
 fn forget_rows(batch: &mut Batch<'_>, prefix: &[u8], last: Option<KeyBuf>) -> Result<Option<KeyBuf>, Error> {
     let from = last.as_deref().map_or(Bound::Included(prefix), Bound::Excluded);
     let end = after_prefix(prefix);
@@ -145,7 +146,7 @@ fn forget_rows(batch: &mut Batch<'_>, prefix: &[u8], last: Option<KeyBuf>) -> Re
 /// The first row of a follower.
 struct Follower {
     name: String,
-    /// `None` when its position has been forgotten, and not yet everything else.
+    /// `None` when the position has been deleted, but not yet all the other rows.
     position: Option<Position>,
 }
 

@@ -1,4 +1,5 @@
-//! Any bytes as rows and keys, for the fuzz target: what is read is written again as it was, so that one row says one thing.
+//! Arbitrary bytes as rows and keys, for the fuzz target: what is decoded must be encoded as the same bytes again, so that each
+//! row has only one form.
 
 use super::{
     bodies::blobs_of,
@@ -12,7 +13,7 @@ use super::{
 use crate::{BODY_BLOBS_MAX, BODY_BYTES_MAX, Position, entries};
 
 /// # Panics
-/// When reading panics, or when something is accepted that would be written otherwise.
+/// If decoding panics, or if bytes are accepted that would be encoded differently.
 pub(crate) fn rows(bytes: &[u8]) {
     values(bytes);
     keys(bytes);

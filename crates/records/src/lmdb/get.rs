@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Engine {
-    /// [`crate::Records::get`] of what has been checked.
+    /// [`crate::Records::get`] for a checked request.
     pub(super) fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
         self.store.read(|view| {
             let mut records = Vec::with_capacity(get.ids.len());
@@ -37,7 +37,7 @@ impl Engine {
         Ok(Some(Record { properties, ..record }))
     }
 
-    /// The record as it is stored: a restore may have let its counters jump since.
+    /// The record as stored: its counters may have been raised by a restore since.
     pub(super) fn read_stored(
         &self,
         view: &View<'_>,
@@ -55,7 +55,7 @@ impl Engine {
         Ok(Some(Record { kind, id, revision: row.revision, created: row.created, body, properties }))
     }
 
-    /// What counters say since a restore, before the first commit after it has written that.
+    /// Raises counters after a restore, until the first commit after it writes the raised values.
     fn with_counters_raised(
         &self,
         view: &View<'_>,
@@ -92,11 +92,11 @@ impl Engine {
     }
 }
 
-/// Touches each cache line of a row, so that they come from memory at the same time. Who reads a body waits for each of them
-/// in turn: what a line says decides where the next one is read.
+/// Touches each cache line of a row, so that they are loaded from memory in parallel. Decoding would wait for each of them in
+/// turn, because what one line contains decides where it reads next.
 fn fetch(row: &[u8]) {
     const LINE_BYTES: usize = 64;
-    const FETCH_BYTES_MAX: usize = 1 << 10; // the processor knows by then that the row is read on
+    const FETCH_BYTES_MAX: usize = 1 << 10; // after that, the processor prefetches the rest
     let row = row.get(..FETCH_BYTES_MAX).unwrap_or(row);
     let first = |line: &[u8]| line.first().copied().unwrap_or_default();
     black_box(row.chunks(LINE_BYTES).fold(0, |all, line| all ^ first(line)));

@@ -1,8 +1,8 @@
 //! The LMDB engine. `schema` describes its tables, `docs/design/records.md` gives the reasons.
 //!
-//! Reads are closures on a view and run where they are called; those that may take longer than about half a millisecond go
-//! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
-//! on the thread of the store that writes.
+//! Reads are closures on a view and run on the calling thread; those that may take longer than about half a millisecond run on
+//! the blocking pool. A commit is checked and packed on the calling thread; the part that depends on existing rows runs on the
+//! writer thread of the store.
 
 mod bodies;
 mod changes;
@@ -57,22 +57,23 @@ use self::{
     },
 };
 
-/// The most records that are read where they are asked for: each takes some microseconds, more with a long body.
+/// The most records that are read on the calling thread: each takes some microseconds, more with a long body.
 const RECORDS_INLINE_MAX: usize = 32;
-/// The most rows of an index or of the history that are read where they are asked for: each takes a quarter of a microsecond.
+/// The most rows of an index or of the history that are read on the calling thread: each takes a quarter of a microsecond.
 const ROWS_INLINE_MAX: usize = 1_024;
-/// The rows that are read where they are asked for of a page with room for more. Most such pages end before: a thread may have thousands
-/// of emails, and has two.
+/// A larger page is first tried with this many rows on the calling thread. Most such pages end before that: a query for a thread
+/// allows for thousands of emails, and finds two.
 const ROWS_TRIED_MAX: u64 = 128;
-/// So many queries are answered side by side, if each needs no more than so many rows: some thousand rows in all, as above.
+/// Up to this many queries are answered together on the calling thread, if each reads no more than this many rows: some thousand
+/// rows in all, as above.
 const QUERIES_INLINE_MAX: usize = 64;
 const QUERY_ROWS_TRIED_MAX: u64 = 16;
-/// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
+/// The most changes that are read on the calling thread: finding that many may mean walking over several times as many rows.
 const CHANGES_INLINE_MAX: usize = 256;
-/// How far behind a reader of changes may be for that: each revision may have many rows to step over.
+/// On the calling thread, a reader of changes may lag behind by this many revisions: each may have many rows to skip.
 const REVISIONS_INLINE_MAX: u64 = 128;
 
-/// How far positions jump for each restore: more than commits are made between two.
+/// How far positions jump for each restore: more than the commits between two restores.
 const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 
 pub(crate) use origin::DATA_FILE;
@@ -98,7 +99,7 @@ pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Res
     Ok(Moving { opened, transfer: faces })
 }
 
-/// Runs `work` where threads may be kept busy.
+/// Runs `work` on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -115,24 +116,24 @@ pub(super) struct Engine {
     identity: Identity,
     /// Whether commits may make blobs durable that were put without a sync.
     can_make_blobs_durable: bool,
-    /// Whether they do: the blobs are those of these records.
+    /// Whether they do: it is known that the blobs are those of these records.
     makes_blobs_durable: AtomicBool,
 }
 
-/// What the thread that writes needs to know besides the tables.
+/// What the writer thread needs besides the tables.
 struct Ledger {
     schema: Schema,
     clock: Arc<dyn Clock>,
-    /// The number of the last body. Only the thread that writes gives numbers, so they rise in the order of the commits.
+    /// The number of the last body. Only the writer thread assigns numbers, so they rise in the order of the commits.
     last_body: AtomicU64,
     /// The position of the last commit, likewise.
     last_position: AtomicU64,
-    /// The restores that the store has been through.
+    /// How many restores the store has been through.
     restores: u64,
 }
 
 impl Ledger {
-    /// The next body's number. Those of commits that fail are left out.
+    /// The next body's number. The numbers of commits that fail are skipped.
     fn next_body(&self) -> BodyNumber {
         BodyNumber(self.last_body.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -187,10 +188,10 @@ impl Engine {
     }
 }
 
-/// Refuses a store of another layout, and writes down the layout and the identity of a new one.
+/// Fails for a store with another layout; writes the layout and the identity of a new one.
 ///
-/// A new one that another store is to be copied into becomes an incomplete copy in the same commit. Else a server would take what a
-/// copy leaves that is killed here for an empty store, and fill it.
+/// A new store that another one is to be copied into is marked as an incomplete copy in the same commit. Otherwise, when a copy
+/// is killed right after this, a server would take what it left for an empty store, and fill it.
 fn check_format(store: &Store, new: Identity, is_target: bool) -> Result<(), Error> {
     let found = store.read(|view| {
         let format = view.get(META, META_FORMAT)?.map(decode_number);
@@ -217,7 +218,7 @@ fn check_format(store: &Store, new: Identity, is_target: bool) -> Result<(), Err
     }
 }
 
-/// Reads which store it is; one that does not know it gets a new identity: it was made by a version before there were any.
+/// Reads the identity of the store. If there is none, the store is of an older version without identities, and gets a new one.
 fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
     let found = store.read(|view| Ok(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
     let Some(row) = found else {
@@ -233,12 +234,12 @@ fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
     })
 }
 
-/// The engine as the contracts know it.
+/// Implements the traits of the crate.
 #[derive(Clone)]
 struct Faces(Arc<Engine>);
 
 impl Faces {
-    /// Runs a read on the blocking pool when it is long, and here when it isn't.
+    /// Runs a read on the blocking pool if it is long, otherwise on the calling thread.
     async fn read<T: Send + 'static>(
         &self,
         is_long: bool,
@@ -251,8 +252,8 @@ impl Faces {
         blocking(move || read(&engine)).await
     }
 
-    /// Whether a page of changes may take long: it is large, or the reader is far behind and many records changed several
-    /// times since, whose rows are stepped over as long as they are in the commit log.
+    /// Whether a page of changes may take long: it is large, or the reader lags far behind and many records changed several times
+    /// since. Their deleted rows are skipped one by one as long as they are in the commit log.
     fn has_many_changes(&self, account: AccountId, since: Revision, limit: usize) -> Result<bool, Error> {
         if limit > CHANGES_INLINE_MAX {
             return Ok(true);
@@ -291,7 +292,7 @@ impl Records for Faces {
     }
 
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        let rows = query.skip.saturating_add(query.limit as u64); // a skipped row is read, too
+        let rows = query.skip.saturating_add(query.limit as u64); // skipped rows are read, too
         if rows <= ROWS_INLINE_MAX as u64 {
             return self.0.query(account, query);
         }
@@ -343,7 +344,8 @@ impl Records for Faces {
 #[async_trait]
 impl Feed for Faces {
     async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
-        // Not here: a row that went when its account changed again is stepped over as long as it is in the commit log.
+        // Always on the blocking pool: when an account changes again, its old row is deleted, and deleted rows are skipped one by
+        // one as long as they are in the commit log.
         self.read(true, move |engine| engine.touched(after, limit)).await
     }
 
@@ -434,7 +436,7 @@ impl Upkeep for Faces {
     async fn close(&self) -> Result<(), Error> {
         let engine = self.0.clone();
         let close_bodies = move || {
-            engine.bodies.close(); // it waits for a training
+            engine.bodies.close(); // waits for the current read or write of a training
             Ok(())
         };
         blocking(close_bodies).await?;
@@ -442,7 +444,7 @@ impl Upkeep for Faces {
     }
 }
 
-/// Refuses a folder that has something in it: a copy must not be mixed with anything else.
+/// Fails if the folder is not empty: a copy must not be mixed with anything else.
 fn refuse_full(folder: &Path) -> Result<(), Error> {
     let name = folder.display().to_string();
     let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;

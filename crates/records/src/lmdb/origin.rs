@@ -1,8 +1,8 @@
-//! Whether a folder is where its records have been in use, or a copy that was put there.
+//! Detects whether a folder is where its records have been in use, or a copy.
 //!
-//! A copy may be older than the records that clients know, so its numbers have to jump. A folder in use has the file
-//! `ORIGINAL`, which no backup has. So whatever puts a copy in place need not know of it, and a folder that is moved as a whole
-//! stays what it is.
+//! A copy may be older than the records that clients know, so its numbers have to jump. A folder in use has the file `ORIGINAL`,
+//! which no backup has. So the tools that restore a copy need not know about this, and a folder that is moved as a whole stays
+//! the original.
 
 use std::path::{Path, PathBuf};
 
@@ -13,24 +13,24 @@ use tracing::warn;
 use super::schema::{META, META_RESTORES, corrupt, decode_number, encode_number};
 use crate::Error;
 
-/// LMDB's file.
+/// The file of LMDB.
 pub(crate) const DATA_FILE: &str = "data.mdb";
-/// The file that a folder in use has.
+/// The file that marks a folder in use.
 const ORIGINAL: &str = "ORIGINAL";
-/// What it says, for people.
+/// Its content, an explanation for people.
 const ORIGINAL_TEXT: &[u8] =
     b"These records are in use in this folder. In a copy of them that is to replace them, remove this file: \
 records without it count as restored from a backup, and give numbers out that are higher than all before.\n";
 
-/// What a folder was found to be.
+/// The result of looking at a folder.
 pub(super) struct Origin {
     folder: PathBuf,
     is_copy: bool,
 }
 
 impl Origin {
-    /// Looks at a folder before its store is opened. A folder without a store is marked as the original before there is one:
-    /// when a power cut leaves half of a store there, it is no copy.
+    /// Looks at a folder before its store is opened. A folder without a store is marked as the original before the store is
+    /// created: if a power cut leaves half of a store there, that is not a copy.
     pub(super) fn of(folder: &Path) -> Result<Self, Error> {
         let is_marked = folder.join(ORIGINAL).exists();
         let is_copy = !is_marked && folder.join(DATA_FILE).exists();
@@ -41,7 +41,7 @@ impl Origin {
         Ok(Self { folder: folder.to_owned(), is_copy })
     }
 
-    /// Counts the restore when the folder was a copy. Returns the number of restores that the store has been through.
+    /// Counts the restore if the folder is a copy. Returns how many restores the store has been through.
     pub(super) fn settle(self, store: &Store) -> Result<u64, Error> {
         let restores = store.read(|view| match view.get(META, META_RESTORES)? {
             Some(value) => decode_number(value).ok_or_else(|| corrupt(META, META_RESTORES)),
@@ -78,7 +78,7 @@ mod tests {
     use super::super::testing::{create, email, engine, make, open};
     use super::*;
 
-    /// The mark says that the restore was counted: without the count, numbers that were given before would be given again.
+    /// The mark says that the restore was counted. A mark without the count would let numbers be assigned again.
     #[tokio::test]
     async fn a_restore_is_counted_before_its_folder_is_marked() {
         let (folder, records) = engine();
@@ -87,10 +87,10 @@ mod tests {
         records.store.close().await.unwrap();
         drop(records);
         fs::remove_file(folder.path().join(ORIGINAL)).unwrap();
-        // It can't be created: the folder that the link leads to is not there.
+        // The file can't be created: the folder that the link points to does not exist.
         std::os::unix::fs::symlink("missing/file", folder.path().join(ORIGINAL)).unwrap();
         assert!(open(folder.path()).is_err());
-        // As a power cut leaves it that came when the mark was there and the server had not begun.
+        // As after a power cut between creating the mark and starting the server.
         fs::remove_file(folder.path().join(ORIGINAL)).unwrap();
         fs::write(folder.path().join(ORIGINAL), ORIGINAL_TEXT).unwrap();
         assert_eq!(open(folder.path()).unwrap().ledger.restores, 1);

@@ -28,7 +28,7 @@ impl Engine {
         })
     }
 
-    /// The pages of those of some queries for which no more than so many rows are read, those that are skipped included.
+    /// The pages of queries that read at most `rows_max` rows, skipped rows included; `None` for the other queries.
     pub(super) fn query_each_short(
         &self,
         account: AccountId,
@@ -56,7 +56,7 @@ impl Engine {
         })
     }
 
-    /// The page, if no more than so many rows are read for it, those that are skipped included.
+    /// The page of a query that reads at most `rows_max` rows, skipped rows included; otherwise `None`.
     pub(super) fn query_short(
         &self,
         account: AccountId,
@@ -77,29 +77,29 @@ impl Engine {
     }
 }
 
-/// A page in the making.
+/// A page that is being read.
 struct Walk<'q> {
     account: AccountId,
     query: &'q Query,
-    /// The most ids that are found.
+    /// The most ids to find.
     limit: usize,
     index: &'q IndexSchema,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     after: Option<EntryKey>,
-    /// Entries that are left out before the page begins.
+    /// How many entries to skip before the page begins.
     skip: u64,
-    /// Entries that were left out so far.
+    /// Entries that were skipped so far.
     skipped: u64,
     found: Vec<RecordId>,
-    /// The values of the last part, if they are asked for.
+    /// The values of the last part, if they are requested.
     values: Vec<Value>,
     /// The key of the last entry of a full page.
     last: KeyBuf,
-    /// Whether there was an entry more than the page has room for.
+    /// Whether there is one entry more than the page has room for.
     has_more: bool,
 }
 
-/// The keys from one on, up to another one.
+/// A range of keys.
 struct Keys {
     from: Bound<KeyBuf>,
     to: Bound<KeyBuf>,
@@ -113,14 +113,14 @@ impl<'q> Walk<'q> {
         Self { account, query, limit, index, after, skip, skipped, found, values, last, has_more }
     }
 
-    /// Reads the page; returns the account's row at the same moment.
+    /// Reads the page; returns the account's row as of the same moment.
     fn run(&mut self, view: &View<'_>) -> Result<AccountRow, Error> {
         let row = AccountRow::read(view, self.account)?;
         self.run_with(view, &row)?;
         Ok(row)
     }
 
-    /// The same with the account's row.
+    /// The same with the account's row already read.
     fn run_with(&mut self, view: &View<'_>, row: &AccountRow) -> Result<(), Error> {
         match self.index.order {
             IndexOrder::Ordered => self.ordered(view),
@@ -128,14 +128,14 @@ impl<'q> Walk<'q> {
         }
     }
 
-    /// What was read.
+    /// The page that was read.
     fn page(self, row: &AccountRow) -> Result<Page, Error> {
         let next = if self.has_more { Some(self.cursor()?) } else { None };
         let state = row.kind(self.query.kind).state;
         Ok(Page { ids: self.found, values: self.values, next, state })
     }
 
-    /// Reads the entries of an ordered index, which stand side by side.
+    /// Reads the entries of an ordered index, which are contiguous.
     fn ordered(&mut self, view: &View<'_>) -> Result<(), Error> {
         let mut prefix = index_prefix(self.account, self.query.kind, self.index.index);
         entries::pack_values(&mut prefix, &self.query.equals);
@@ -152,7 +152,7 @@ impl<'q> Walk<'q> {
         self.read(view, &keys, prefix.len(), left_parts)
     }
 
-    /// Looks into each generation of a scattered index. They are in the order of ids, and so are equal values in each.
+    /// Searches each generation of a scattered index. Generations are in the order of ids, and so are equal values within each.
     fn scattered(&mut self, view: &View<'_>, next_id: RecordId) -> Result<(), Error> {
         let mut values = KeyBuf::new();
         entries::pack_values(&mut values, &self.query.equals);
@@ -184,8 +184,8 @@ impl<'q> Walk<'q> {
         Ok(())
     }
 
-    /// Reads entries until the page is full and one more is seen. Each key has so many bytes that are known, then the values
-    /// of so many parts, then the id.
+    /// Reads entries until the page is full and one more is seen. Each key has `known_bytes` bytes that are the same for all,
+    /// then the values of `left_parts` parts, then the id.
     fn read(
         &mut self,
         view: &View<'_>,
@@ -225,7 +225,7 @@ impl<'q> Walk<'q> {
         Ok(())
     }
 
-    /// Where the page ends.
+    /// The cursor at the end of the page.
     fn cursor(&self) -> Result<Cursor, Error> {
         let damaged = || corrupt(INDEX, &self.last);
         let id = self.found.last().copied().ok_or_else(damaged)?;
@@ -242,7 +242,7 @@ impl<'q> Walk<'q> {
     }
 }
 
-/// The keys that begin with `prefix` and then have a value in a range.
+/// The keys that begin with `prefix`, followed by a value in a range.
 fn keys_of(prefix: &KeyBuf, range: &(Bound<Value>, Bound<Value>)) -> Keys {
     let at = |value: &Value| {
         let mut key = prefix.clone();
@@ -265,7 +265,7 @@ fn keys_of(prefix: &KeyBuf, range: &(Bound<Value>, Bound<Value>)) -> Keys {
 }
 
 impl Keys {
-    /// Leaves out what a walk in this direction meets before it is behind `place`.
+    /// Removes the keys up to and including `place`, in this direction.
     fn go_on_behind(&mut self, place: KeyBuf, direction: Direction) {
         match (direction, &self.from, &self.to) {
             (Direction::Ascending, Bound::Included(from), _) if *from > place => {}
@@ -275,7 +275,7 @@ impl Keys {
         }
     }
 
-    /// Whether the one end is not before the other.
+    /// Whether the range is empty.
     fn are_none(&self) -> bool {
         match (&self.from, &self.to) {
             (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
@@ -303,7 +303,7 @@ fn id_of(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<RecordId> 
     rest.is_empty().then_some(RecordId(id))
 }
 
-/// The value of the last of some parts, one at least.
+/// The value of the last part, of at least one.
 fn last_value(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<Value> {
     let mut rest = key.get(known_bytes..)?;
     for _ in 1..left_parts {
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::Properties;
 
-    /// Walks by pages of so many ids.
+    /// Walks page by page, with this many ids per page.
     fn walk(engine: &Engine, query: &Query, limit: usize) -> Vec<RecordId> {
         let mut query = query.clone().limit(limit);
         let mut ids = Vec::new();
@@ -343,7 +343,7 @@ mod tests {
         let other = || create(Properties::default().with(MESSAGE_ID, "other"));
         let mut expected = Vec::new();
         for generation in [0, 1, 3] {
-            // The account skips ids, as if it had used them.
+            // Skips ids, as if the account had used them.
             let skip = move |batch: &mut restante_lmdb::Batch<'_>| {
                 let mut row = AccountRow::read(batch.view(), ACCOUNT)?;
                 row.next_id = RecordId(((generation + 1) << GENERATION_BITS) - 2);
@@ -405,7 +405,7 @@ mod tests {
         )
         .await;
         let page = engine.query(ACCOUNT, &Query::new(EMAIL, BY_MAILBOX).limit(2)).unwrap();
-        let cursor = page.next.unwrap(); // behind (2, 5)
+        let cursor = page.next.unwrap(); // after (2, 5)
         let of = |mailbox: u64| Query::new(EMAIL, BY_MAILBOX).equals(mailbox).after(cursor.clone());
         assert_eq!(engine.query(ACCOUNT, &of(1)).unwrap().ids, []);
         assert_eq!(engine.query(ACCOUNT, &of(2)).unwrap().ids, ids[2..3]);

@@ -1,8 +1,8 @@
-//! On opening: the indexes become those of the schema that is asked for.
+//! On opening: changes the indexes to those of the requested schema.
 //!
-//! The row of the schema says which indexes the store has, and of each whether it is whole. Before an entry is touched, all
-//! indexes that will change are written down as not whole; when everything is done, those of the new schema as whole. What
-//! is not whole on the next opening, because the work broke off, is removed and made again.
+//! The row of the schema says which indexes the store has, and whether each is complete. Before any entry is touched, all indexes
+//! that will change are marked as incomplete; when everything is done, those of the new schema are marked as complete. If that
+//! was interrupted, the next opening removes the incomplete indexes and builds them again.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -24,13 +24,13 @@ use crate::{
     indexes::{Known, decode, encode, in_between, wanted},
 };
 
-/// Entries that are written or removed in one write; the entries of one record are not cut in two.
+/// Entries that one commit writes or removes; the entries of one record are not split.
 const WRITE_ENTRIES: usize = 1_000;
 
-/// Makes the indexes of a store those of `schema`.
+/// Makes the indexes of a store match `schema`.
 ///
 /// # Errors
-/// `Invalid` when a record has more entries in a new index than are possible; those of the store.
+/// `Invalid` when a record would have too many entries in a new index; those of the store.
 pub(super) fn adapt(store: &Store, schema: &Schema) -> Result<(), Error> {
     let before = store.read(read_known)?;
     let wanted = wanted(schema);
@@ -58,7 +58,7 @@ pub(super) fn adapt(store: &Store, schema: &Schema) -> Result<(), Error> {
     write_known(store, wanted)
 }
 
-/// Whether the row of the schema says that a store has the indexes of this one, all of them whole.
+/// Whether the row of the schema says that the store has the indexes of `schema`, all of them complete.
 pub(super) fn is_whole(row: &[u8], schema: &Schema) -> bool {
     decode(row).is_some_and(|known| known == wanted(schema))
 }
@@ -103,14 +103,14 @@ fn delete(store: &Store, keys: Vec<KeyBuf>) -> Result<(), Error> {
     })
 }
 
-/// Entries that are to go.
+/// Entries to be removed.
 struct Found {
     keys: Vec<KeyBuf>,
-    /// Where to go on; `None` at the end of the table.
+    /// Where to continue; `None` at the end of the table.
     next: Option<KeyBuf>,
 }
 
-/// The entries of some indexes from a key on, as far as one view goes. Indexes that stay are skipped as wholes.
+/// The entries of some indexes from a key on, as many as one view allows. Other indexes are skipped as a whole.
 fn find_entries(view: &View<'_>, from: &[u8], indexes: &[Known]) -> Result<Found, Error> {
     let mut keys = Vec::new();
     let mut next = Some(KeyBuf::from_slice(from));
@@ -119,7 +119,7 @@ fn find_entries(view: &View<'_>, from: &[u8], indexes: &[Known]) -> Result<Found
         let mut rows = view.range(INDEX, Bound::Included(&from), Bound::Unbounded, Direction::Ascending)?;
         let Some((key, _)) = rows.next()? else { break };
         let Some(stretch) = Stretch::of(key) else {
-            next = Some(behind(key)); // no key of an entry: the check reports it
+            next = Some(behind(key)); // not a key of an entry: the check reports it
             continue;
         };
         next = after_prefix(&stretch.prefix);
@@ -140,7 +140,7 @@ fn find_entries(view: &View<'_>, from: &[u8], indexes: &[Known]) -> Result<Found
     Ok(Found { keys, next })
 }
 
-/// The entries of an account in one index.
+/// All entries of an account in one index.
 struct Stretch {
     kind: Kind,
     index: Index,
@@ -148,7 +148,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// The stretch of a key; `None` when that can't be one of an entry.
+    /// The stretch that a key belongs to; `None` when it can't be the key of an entry.
     fn of(mut key: &[u8]) -> Option<Self> {
         let account = take_account(&mut key)?;
         let kind = Kind(take_byte(&mut key)?);
@@ -161,14 +161,14 @@ impl Stretch {
     }
 }
 
-/// The smallest key above `key`.
+/// The smallest key greater than `key`.
 fn behind(key: &[u8]) -> KeyBuf {
     let mut next = KeyBuf::from_slice(key);
     next.push(0);
     next
 }
 
-/// Makes the entries of some indexes from the records.
+/// Builds the entries of some indexes from the records.
 fn build(store: &Store, schema: &Schema, indexes: &[Known]) -> Result<(), Error> {
     let mut from = Bound::Unbounded;
     loop {
@@ -202,7 +202,7 @@ fn put(store: &Store, keys: Vec<KeyBuf>) -> Result<(), Error> {
     })
 }
 
-/// Adds the entries that the record of a row has in some indexes. A damaged row has none: it is left to the check.
+/// Adds the entries that the record of a row has in some indexes. A damaged row has none: the check reports it.
 fn add_entries(
     schema: &Schema,
     indexes: &[Known],
@@ -293,11 +293,11 @@ mod tests {
         config.identity = IDENTITY;
         config.clock = Arc::new(ManualClock::default());
         config.lmdb.log_bytes = LOG_BYTES;
-        config.lmdb.is_compressed = false; // dictionaries come when they are ready: rows could not be compared
+        config.lmdb.is_compressed = false; // a dictionary may be ready at any time, and rows could then not be compared
         Engine::open(folder, &config, crate::open::Purpose::Serve).map(Arc::new)
     }
 
-    /// Does something that may wait, such as opening a store, where that is allowed.
+    /// Runs something that may block, such as opening a store, on the blocking pool.
     async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         tokio::task::spawn_blocking(work).await.unwrap()
     }
@@ -312,7 +312,7 @@ mod tests {
         engine.store.close().await.unwrap();
     }
 
-    /// Some hundred emails in each of two accounts, some of them changed and some gone.
+    /// Some hundred emails in each of two accounts, some of them changed and some destroyed.
     async fn filled(folder: &Path, indexes: &[IndexSchema]) {
         let engine = open(folder, schema(indexes)).await;
         for account in [AccountId(1), AccountId(300)] {
@@ -326,7 +326,7 @@ mod tests {
         close(engine).await;
     }
 
-    /// Opens the store with these indexes; everything must be as if they had been there from the beginning.
+    /// Opens the store with these indexes; everything must be as if they had existed from the beginning.
     async fn assert_adapts(folder: &Path, schema: Schema) -> Rows {
         let engine = open(folder, schema).await;
         assert_eq!(engine.check(&|_, _| {}).unwrap().findings, []);
@@ -425,18 +425,18 @@ mod tests {
         for n in 0..20 {
             many = many.with(MAILBOX, n).with(RECEIVED, n);
         }
-        let last = AccountId(1_000); // whose entries would come last
+        let last = AccountId(1_000); // its entries would come last
         commit(&engine, last, Commit::of([create(many)])).await.unwrap();
         close(engine).await;
         let before = assert_adapts(folder.path(), schema(&[by_message_id()])).await;
         let path = folder.path().to_owned();
         let error = blocking(move || try_open(&path, schema(&[by_mailbox()]))).await.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        // Entries of both indexes were touched until then.
+        // At that point, entries of both indexes had been touched.
         assert_same(&assert_adapts(folder.path(), schema(&[by_message_id()])).await, &before);
     }
 
-    /// The first steps of a change from one index to another, and no more of them.
+    /// Only the first steps of a change from one index to another.
     fn begin_to_change(folder: &Path, steps: usize) {
         let store =
             Store::open(folder, &TABLES, Options { log_bytes: LOG_BYTES, ..Options::default() }).unwrap();
@@ -451,7 +451,7 @@ mod tests {
                 3 => {
                     build(&store, &schema(&[by_message_id()]), &new).unwrap();
                     let made = store.read(|view| find_entries(view, &[0], &new)).unwrap();
-                    delete(&store, made.keys).unwrap(); // what would not have been written yet
+                    delete(&store, made.keys).unwrap(); // as if they had not been written yet
                 }
                 _ => build(&store, &schema(&[by_message_id()]), &new).unwrap(),
             }

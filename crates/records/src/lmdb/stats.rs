@@ -1,4 +1,4 @@
-//! What the store holds and costs.
+//! Statistics.
 
 use std::{
     collections::BTreeMap,
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{Error, Kind, KindStats, Stats};
 
-/// Counting the bytes of all keys and values is a walk through all rows: only where there are no more of them, which takes
-/// some ten milliseconds.
+/// Summing the bytes of all keys and values means a walk through all rows. It is done only up to this many rows, which takes some
+/// ten milliseconds.
 const KEY_VALUE_ROWS_MAX: u64 = 100_000;
 
 impl Engine {
-    /// What the store holds and costs. It reads the row of each account.
+    /// What the store holds and costs. Reads the row of each account.
     pub(super) fn stats(&self) -> Result<Stats, Error> {
         let (mut accounts, mut commits) = (0, 0);
         let mut kinds = BTreeMap::new();
@@ -94,7 +94,7 @@ mod tests {
         },
     };
 
-    /// A commit that there was no room for has had a position.
+    /// Regression: a commit for which there was no space had taken a position.
     #[tokio::test]
     async fn commits_that_were_not_made_are_not_counted() {
         let (_folder, engine) = engine();

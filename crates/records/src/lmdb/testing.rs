@@ -1,4 +1,4 @@
-//! What the unit tests of this engine share.
+//! Shared by the unit tests of this engine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,10 +29,10 @@ pub(super) const MESSAGE_ID: Property = Property(4);
 pub(super) const BY_MAILBOX: Index = Index(1);
 pub(super) const BY_MESSAGE_ID: Index = Index(2);
 
-/// Of every store of these tests, so that what is written in the same way is the same.
+/// The same for every store of these tests, so that stores with the same content are equal.
 pub(super) const IDENTITY: Identity = Identity([7; 16]);
 
-/// When everything in these tests happens.
+/// The time at which everything in these tests happens.
 pub(super) const SECOND: u64 = 1_700_000_000;
 
 /// Emails with an index of each order, and mailboxes with none.
@@ -55,7 +55,7 @@ pub(super) fn engine() -> (TempDir, Arc<Engine>) {
     (folder, Arc::new(engine))
 }
 
-/// Opens the engine of a folder, on a thread that may wait for writes.
+/// Opens the engine of a folder, on a thread that may block.
 pub(super) fn open(folder: &Path) -> Result<Engine, Error> {
     let mut config = Config::new(EngineUrl::Lmdb(folder.to_owned()), schema());
     config.identity = IDENTITY;
@@ -85,13 +85,13 @@ pub(super) fn destroy(id: RecordId) -> Change {
     Change::Destroy { kind: EMAIL, id }
 }
 
-/// Commits changes of the account; answers the ids of the creates.
+/// Commits changes of the account; returns the ids of the creates.
 pub(super) async fn make(engine: &Arc<Engine>, changes: impl IntoIterator<Item = Change>) -> Vec<RecordId> {
     commit(engine, ACCOUNT, Commit::of(changes)).await.unwrap().created
 }
 
-/// Commits changes of the account; answers the tables of the rows that are different then, one for each row. No other row is
-/// written.
+/// Commits changes of the account; returns the tables of the rows that differ afterwards, one for each row. Asserts that no other
+/// row is written.
 pub(super) async fn written(
     engine: &Arc<Engine>,
     changes: impl IntoIterator<Item = Change>,

@@ -1,7 +1,7 @@
-//! When a dictionary is made, and how: beside the commits, of bodies that are read back from the store.
+//! When and how a dictionary is made: in the background, from bodies that are read back from the store.
 //!
-//! The numbers of bodies rise with every body that is written, so they show, also after a restart, whether it is time for a
-//! dictionary. The row [`META_EPOCHS`] says how many of the [`EPOCHS`] are done, with or without a new dictionary.
+//! Body numbers rise with every body that is written, so they show, also after a restart, whether a dictionary is due. The row
+//! [`META_EPOCHS`] says how many of the [`EPOCHS`] are done, with or without a new dictionary.
 
 use std::{
     ops::{Bound, Range},
@@ -20,20 +20,20 @@ use super::{
 };
 use crate::Error;
 
-/// The key in the meta table of how many epochs are done: a packed number.
+/// The key in the meta table of the number of finished epochs: a packed number.
 pub(super) const META_EPOCHS: &[u8] = b"dictionary epochs";
-/// The number of a body that is never written.
+/// A body number that is never reached.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// A dictionary that is made once so many bodies were written.
+/// A dictionary that is trained after this many bodies were written.
 struct Epoch {
     bodies: u64,
     dictionary_bytes: usize,
 }
 
-/// The epochs. The first comes early, since what is written without a dictionary stays twice as large: 512 bodies of some
-/// hundred bytes are just enough for 16 KiB. A dictionary four times as long saves 5 % more, and wants some thousand
-/// samples. The last is made of what a store of some size really holds.
+/// The epochs. The first comes early, since bodies stored without a dictionary stay twice as large: 512 bodies of some hundred
+/// bytes are just enough for 16 KiB. A dictionary four times as long saves 5 % more, and needs some thousand samples. The last
+/// one is trained with what a store of some size really contains.
 const EPOCHS: [Epoch; 3] = [
     Epoch { bodies: 512, dictionary_bytes: 16 << 10 },
     Epoch { bodies: 8_192, dictionary_bytes: DICTIONARY_BYTES_MAX },
@@ -42,14 +42,14 @@ const EPOCHS: [Epoch; 3] = [
 
 /// The most samples: 3,000 were enough for 64 KiB.
 const SAMPLES_MAX: u64 = 4_096;
-/// Samples that are read in one view, so that it stays a matter of a millisecond.
+/// How many samples one view reads, so that it takes only about a millisecond.
 const VIEW_SAMPLES: u64 = 256;
-/// Each of so many samples is kept apart, to judge a new dictionary by what it wasn't made of.
+/// One in this many samples is held out, to judge a new dictionary by bodies that it was not trained with.
 const HELD_OUT_EVERY: usize = 8;
-/// A new dictionary must save one part in so many: it takes room and memory as long as the store lives.
+/// A new dictionary must save at least one part in this many: it uses disk space and memory as long as the store exists.
 const SAVING_MIN: usize = 50;
 
-/// The number of the body from which on the next dictionary is to be trained.
+/// The body number from which on the next dictionary is due.
 pub(super) fn due(view: &View<'_>) -> Result<u64, Error> {
     let done = match view.get(META, META_EPOCHS)? {
         Some(value) => decode_number(value).ok_or_else(|| corrupt(META, META_EPOCHS))?,
@@ -63,11 +63,11 @@ fn due_after(epochs_done: u64) -> u64 {
     next.map_or(NEVER, |epoch| epoch.bodies)
 }
 
-/// Starts a training when so many bodies were written, unless one is under way.
+/// Starts a training if one is due, unless one is running.
 pub(super) fn start_if_due(shared: &Arc<Shared>, last: BodyNumber) {
     let is_due = last.0 >= shared.due.load(Ordering::Relaxed);
     if !is_due || shared.due.swap(NEVER, Ordering::Relaxed) == NEVER {
-        return; // another thread has taken it
+        return; // another thread has started it
     }
     shared.is_training.store(true, Ordering::SeqCst);
     let trained = shared.clone();
@@ -81,19 +81,19 @@ pub(super) fn start_if_due(shared: &Arc<Shared>, last: BodyNumber) {
     }
 }
 
-/// Takes the store from a training, which then ends by itself.
+/// Takes the store away from a training, which then ends by itself.
 pub(super) fn close(shared: &Shared) {
     shared.store.lock().take();
 }
 
-/// Trains the dictionary of the last epoch that has come.
+/// Trains the dictionary of the last epoch that has been reached.
 fn run(shared: &Shared, last: BodyNumber) {
     let begun = EPOCHS.iter().take_while(|epoch| epoch.bodies <= last.0).count();
     let Some(epoch) = begun.checked_sub(1).and_then(|place| EPOCHS.get(place)) else { return };
     match train(shared, epoch, begun as u64, last) {
         Ok(Outcome::Done) => shared.due.store(due_after(begun as u64), Ordering::Relaxed),
         Ok(Outcome::Closed) => debug!("the training of a dictionary was ended by the close"),
-        // It is tried again after the store is opened again.
+        // The training is retried after the store is opened again.
         Err(error) => warn!(%error, "no dictionary was made: bodies are compressed as before"),
     }
 }
@@ -127,13 +127,13 @@ fn train(shared: &Shared, epoch: &Epoch, epochs_done: u64, last: BodyNumber) -> 
     Ok(Outcome::Done)
 }
 
-/// Runs `work` on the store; `None` when it was closed. The close waits for it.
+/// Runs `work` on the store; `None` when it was closed. Closing waits for it.
 fn with_store<T>(shared: &Shared, work: impl FnOnce(&Store) -> T) -> Option<T> {
     let store = shared.store.lock();
     store.as_ref().map(work)
 }
 
-/// Bodies from all over the store at equal distances, and some of them apart. `None` when the store was closed meanwhile.
+/// Bodies from the whole store at equal distances, the second part held out. `None` when the store was closed meanwhile.
 fn gather(shared: &Shared, last: BodyNumber) -> Result<Option<(Samples, Samples)>, Error> {
     let step = last.0.div_ceil(SAMPLES_MAX).max(1);
     let (mut samples, mut held_out) = (Samples::default(), Samples::default());
@@ -155,7 +155,7 @@ fn gather(shared: &Shared, last: BodyNumber) -> Result<Option<(Samples, Samples)
     Ok(Some((samples, held_out)))
 }
 
-/// The first body of each `step` numbers. Damaged ones are left to the check.
+/// The first body in each `step` numbers. Damaged ones are skipped: the check reports them.
 fn read_bodies(
     view: &View<'_>,
     shared: &Shared,
@@ -175,8 +175,7 @@ fn read_bodies(
     Ok(bodies)
 }
 
-/// The dictionary of these bytes with the next number, if it does better than the present one with bodies that it was not
-/// made of.
+/// The dictionary of these bytes with the next number, if it compresses the held-out bodies better than the present one.
 fn make_better(shared: &Shared, bytes: &[u8], held_out: &Samples) -> Option<(Vec<u8>, Dictionary)> {
     let dictionaries = shared.dictionaries.load();
     let present = dictionaries.last()?;
@@ -190,7 +189,7 @@ fn make_better(shared: &Shared, bytes: &[u8], held_out: &Samples) -> Option<(Vec
     is_better.then(|| (dictionary::encode(bytes), new))
 }
 
-/// Writes the new dictionary, if there is one, and that so many epochs are done.
+/// Writes the new dictionary, if there is one, and the number of finished epochs.
 fn keep(store: &Store, dictionary: Option<&(Vec<u8>, Dictionary)>, epochs_done: u64) -> Result<(), Error> {
     let row = dictionary.map(|(row, dictionary)| (dictionary_key(dictionary.number()), row.clone()));
     store.write_blocking(move |batch| {
@@ -232,7 +231,7 @@ mod tests {
         n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
-    /// Like the seed's mails: 184 bytes that differ in an id of 16 bytes and a few numbers.
+    /// Like the emails of the seed: 184 bytes that differ in an id of 16 bytes and a few numbers.
     fn near_twin(n: u64) -> Vec<u8> {
         let mut mail = vec![0_u8; 184];
         mail[8..24].copy_from_slice(&u128::from(scatter(n)).wrapping_mul(0x1_0001_0001).to_le_bytes());
@@ -346,7 +345,7 @@ mod tests {
     #[test]
     fn many_bodies_at_once_lead_to_the_last_epoch_that_has_come() {
         let (_folder, store, bodies) = fresh();
-        write(&store, &bodies, 9_000..=9_600, near_twin); // those before are gone
+        write(&store, &bodies, 9_000..=9_600, near_twin); // earlier ones do not exist
         wait_for_the_end(&bodies);
         assert_eq!((bodies.dictionaries(), due_of(&store)), (1, 131_072));
     }
@@ -355,7 +354,7 @@ mod tests {
     fn a_close_or_a_drop_lets_the_store_go_in_the_middle_of_a_training() {
         let folder = tempdir().unwrap();
         for round in 0..4 {
-            let (store, bodies) = open(folder.path()); // which fails while anybody has it open
+            let (store, bodies) = open(folder.path()); // fails while the store is still open elsewhere
             write(&store, &bodies, 1..=3_000, noise);
             if round % 2 == 0 {
                 bodies.close();

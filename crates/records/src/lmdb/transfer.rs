@@ -28,7 +28,7 @@ use crate::{
     validate,
 };
 
-/// Rows that are removed in one write.
+/// Rows that one commit removes.
 const CLEARED_ROWS: usize = 1_024;
 
 #[async_trait]
@@ -110,7 +110,7 @@ fn stored_restores(view: &View<'_>) -> Result<u64, Error> {
     }
 }
 
-/// Ends an account.
+/// Writes the head of an account, which completes it.
 fn put_head(batch: &mut Batch<'_>, head: &AccountHead) {
     let touched = Touched {
         position: head.position,
@@ -124,7 +124,7 @@ fn put_head(batch: &mut Batch<'_>, head: &AccountHead) {
 }
 
 impl Engine {
-    /// Whether this store is there for another one to be copied into it, and that is not complete.
+    /// Whether this store was created as the target of a copy that is not complete.
     pub(super) fn is_incomplete(&self) -> Result<bool, Error> {
         self.store.read(|view| Ok(view.get(META, META_INCOMPLETE)?.is_some()))
     }
@@ -188,7 +188,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the head first: what is left after a crash is an account that was never ended.
+    /// Removes the head first: after a crash, what is left is an account that was never completed.
     fn clear(&self, account: AccountId) -> Result<(), Error> {
         self.store.write_blocking(move |batch| {
             let row = AccountRow::read(batch.view(), account)?;
@@ -208,7 +208,7 @@ impl Engine {
     }
 }
 
-/// Adds the tombstones of a kind behind a key.
+/// Adds the tombstones of a kind that follow a key.
 fn read_tombstones(
     view: &View<'_>,
     account: AccountId,
@@ -234,8 +234,8 @@ fn read_tombstones(
     Ok(())
 }
 
-/// Removes the next rows of an account in a table, with the bodies of records; returns the last one's key when there may be more:
-/// what was removed is stepped over as long as it is in the commit log, so each step begins behind it.
+/// Removes the next rows of an account in a table, with the bodies of records; returns the last removed key when there may be
+/// more: removed rows are skipped one by one as long as they are in the commit log, so each step begins after that key.
 fn clear_rows(
     batch: &mut Batch<'_>,
     table: Table,
@@ -264,7 +264,7 @@ fn clear_rows(
     Ok(if keys.len() < CLEARED_ROWS { None } else { keys.pop() })
 }
 
-/// A row that is ready for the thread that writes.
+/// A row that is ready for the writer thread.
 enum PlannedRow {
     Record {
         key: KeyBuf,
@@ -297,7 +297,7 @@ impl PlannedRow {
             let key = live_key(account, kind, record.revision, id);
             puts.push((HISTORY, key, LiveRow::Change { created }.encode()));
         }
-        // A kind that the schema lacks has no indexes.
+        // A kind that is not in the schema has no indexes.
         let indexes = engine.ledger.schema.kind(kind).map_or(&[][..], |kind| &kind.indexes[..]);
         for index in indexes {
             for entry in entries::entries(index, &record.properties)? {

@@ -1,4 +1,4 @@
-//! Blobs that a process before has put without a sync, and whose bytes its commits have made durable.
+//! Blobs that an earlier process put without a sync, and whose bytes its commits made durable.
 
 use std::ops::Bound;
 
@@ -10,11 +10,12 @@ use tracing::{info, warn};
 use super::schema::{BLOB, corrupt};
 use crate::Error;
 
-/// Blobs that are put again together.
+/// Blobs that are put together.
 const BLOBS_AT_ONCE: usize = 256;
 
-/// Puts blobs again that a crash may have taken away, and deletes the rows with their bytes. What can't be put, because there is no space for
-/// example, does not keep the others from being put, and its row stays for the next time. Returns how many were put.
+/// Puts blobs again that may have been lost in a crash, and deletes the rows with their bytes. A blob that can't be put, for
+/// example for lack of space, does not keep the others from being put, and its row stays for the next time. Returns how many were
+/// put.
 pub(super) fn put_again(store: &Store, blobs: &dyn UnsyncedBlobs) -> Result<u64, Error> {
     let (mut put, mut left, mut after) = (0, 0, None);
     loop {
@@ -45,7 +46,7 @@ pub(super) fn put_again(store: &Store, blobs: &dyn UnsyncedBlobs) -> Result<u64,
     Ok(put)
 }
 
-/// Puts blobs, together or else one by one; returns which were put.
+/// Puts blobs, together or, if that fails, one by one; returns which were put.
 fn put_each(blobs: &dyn UnsyncedBlobs, rows: Vec<UnsyncedBlob>) -> Vec<BlobId> {
     if blobs.put_again(rows.clone()).is_ok() {
         return rows.into_iter().map(|blob| blob.id).collect();
@@ -63,7 +64,7 @@ fn put_each(blobs: &dyn UnsyncedBlobs, rows: Vec<UnsyncedBlob>) -> Vec<BlobId> {
     rows.into_iter().filter_map(put_one).collect()
 }
 
-/// Refuses to move records while only they may have the bytes of some blobs.
+/// Refuses to move records that may have the only copy of some blobs.
 pub(super) fn check_none(store: &Store) -> Result<(), Error> {
     if !has_some(store)? {
         return Ok(());
@@ -74,7 +75,7 @@ pub(super) fn check_none(store: &Store) -> Result<(), Error> {
     ))
 }
 
-/// Whether only these records may have the bytes of some blobs.
+/// Whether these records may have the only copy of some blobs.
 pub(super) fn has_some(store: &Store) -> Result<bool, Error> {
     store.read(|view| {
         let mut rows = view.range(BLOB, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?;
@@ -82,7 +83,7 @@ pub(super) fn has_some(store: &Store) -> Result<bool, Error> {
     })
 }
 
-/// Some blobs of which only these records may have the bytes, in the order of their ids.
+/// Some blobs whose only copy may be in these records, in the order of their ids.
 fn page(store: &Store, after: Option<BlobId>) -> Result<Vec<UnsyncedBlob>, Error> {
     let from = after.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.0[..]));
     store.read(|view| {
@@ -119,12 +120,12 @@ mod tests {
         open, open_moving,
     };
 
-    /// Blobs that note what is asked of them.
+    /// Blobs that record the calls.
     #[derive(Default)]
     struct Blobs {
         syncs: AtomicUsize,
         are_broken: AtomicBool,
-        /// None of these can be put.
+        /// Blobs that can't be put.
         refused: Mutex<Vec<BlobId>>,
         put_again: Mutex<BTreeMap<BlobId, Bytes>>,
     }
@@ -137,7 +138,7 @@ mod tests {
             }
         }
 
-        /// What was put again since this was called last.
+        /// Returns the blobs that were put again since the last call.
         fn take(&self) -> Vec<(BlobId, Bytes)> {
             std::mem::take(&mut *self.put_again.lock()).into_iter().collect()
         }
@@ -183,7 +184,7 @@ mod tests {
         opened.records.commit_after(&[gate], ACCOUNT, commit).await.unwrap();
     }
 
-    /// Lets the store go as if the process had ended.
+    /// Drops the store as if the process had ended.
     async fn crash(opened: Opened) {
         tokio::task::spawn_blocking(move || drop(opened)).await.unwrap();
     }
@@ -267,7 +268,7 @@ mod tests {
         commit(&opened, 1).await;
         crash(opened).await;
         let alone = Config { unsynced_blobs: None, ..blobs.config(folder.path()) };
-        // Blobs that are not those of the records are there to be synced, and no blob is put again in them.
+        // Blobs that are not known to be those of the records are synced, but no blob is put again into them.
         for config in [alone.clone(), blobs.config(folder.path())] {
             let opened = open(config).await.unwrap();
             assert!(!opened.records.makes_blobs_durable());

@@ -1,5 +1,4 @@
-//! Walks over whole tables, for upkeep: in views that are short, since pages that are freed while a view lives can't be used
-//! again.
+//! Walks over whole tables, for upkeep. The views are short, since pages that are freed during a view can't be reused.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -7,14 +6,14 @@ use restante_lmdb::{Direction, Store, Table, View, key::KeyBuf};
 
 use crate::Error;
 
-/// Rows that are read in one view at most: a few milliseconds, if each is compared with some others.
+/// The most rows that one view reads: a few milliseconds, if each is compared with some others.
 pub(super) const VIEW_ROWS_MAX: usize = 1_000;
 
-/// What a walk does with a row, and whether it goes on.
+/// Handles a row; returns whether the walk continues.
 type Visit<'f> = &'f mut dyn FnMut(&View<'_>, &[u8], &[u8]) -> Result<ControlFlow<()>, Error>;
 
-/// Visits the rows from a key on, ascending, until `visit` breaks off. A row that is written or removed meanwhile is visited
-/// or not.
+/// Visits the rows from a key on, ascending, until `visit` breaks. Rows that are written or removed meanwhile may be visited or
+/// not.
 pub(super) fn walk(store: &Store, table: Table, from: Bound<&[u8]>, visit: Visit<'_>) -> Result<(), Error> {
     let mut from = from.map(KeyBuf::from_slice);
     loop {
@@ -26,7 +25,7 @@ pub(super) fn walk(store: &Store, table: Table, from: Bound<&[u8]>, visit: Visit
     }
 }
 
-/// Visits the rows of one view; answers the last one's key when there may be more.
+/// Visits the rows of one view; returns the last key when there may be more.
 fn walk_view(
     view: &View<'_>,
     table: Table,

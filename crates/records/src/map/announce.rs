@@ -1,7 +1,8 @@
-//! Announcements of commits: of this server's before they are answered, of the others' when the feed has them.
+//! Announcements of commits: this server's before they are acknowledged, those of other servers when they appear in the feed.
 //!
-//! Positions in the feed are dense and in the order of commits. What the listener has seen of them is announced; this server's
-//! own commits may be ahead of it, and those are remembered until it has come there, so that an account's revisions rise.
+//! Positions in the feed are dense and in the order of commits. Everything up to the position that the listener has seen is
+//! announced. This server's own commits may be ahead of it; those are remembered until the listener reaches them, so that an
+//! account's revisions rise.
 
 use std::collections::HashMap;
 
@@ -12,25 +13,25 @@ use crate::{
     watch::{Announcer, PeerSender},
 };
 
-/// Accounts that are remembered at most while the feed can't be read. Beyond it some commits are announced twice.
+/// The most accounts that are remembered while the feed can't be read. Beyond that, some commits are announced twice.
 const AHEAD_MAX: usize = 65_536;
 
 pub(crate) struct Announcements {
     announcer: Announcer,
-    /// Commits of this server, for others.
+    /// Commits of this server, to be passed to other servers.
     pub(crate) peers: PeerSender,
     known: Mutex<Known>,
 }
 
 struct Known {
-    /// All up to this position is announced.
+    /// All commits up to this position are announced.
     seen: Position,
-    /// What was announced ahead of it.
+    /// Commits announced ahead of `seen`.
     ahead: HashMap<AccountId, (Revision, Position)>,
 }
 
 impl Announcements {
-    /// Announces what comes behind a position.
+    /// Announces commits after a position.
     pub(crate) fn from(seen: Position) -> Self {
         Self {
             announcer: Announcer::new(),
@@ -43,19 +44,19 @@ impl Announcements {
         self.announcer.watch()
     }
 
-    /// Up to where all is announced.
+    /// The position up to which all commits are announced.
     pub(crate) fn seen(&self) -> Position {
         self.known.lock().seen
     }
 
-    /// Announces a commit of this server, unless that was done.
+    /// Announces a commit of this server, unless it was announced already.
     pub(crate) fn committed(&self, account: AccountId, revision: Revision, position: Position) {
         let commit = PeerCommit { account, revision, position };
         self.peers.send(commit);
         self.ahead(commit);
     }
 
-    /// Announces a commit ahead of the feed, unless that was done.
+    /// Announces a commit ahead of the feed, unless it was announced already.
     pub(crate) fn ahead(&self, commit: PeerCommit) {
         let PeerCommit { account, revision, position } = commit;
         let mut known = self.known.lock();
@@ -70,7 +71,7 @@ impl Announcements {
         self.announcer.announce(Announcement { account, revision });
     }
 
-    /// Announces a row of the feed, unless that was done. Rows come in the order of their positions.
+    /// Announces a row of the feed, unless it was announced already. Rows come in the order of their positions.
     pub(crate) fn heard(&self, account: AccountId, revision: Revision, position: Position) {
         let mut known = self.known.lock();
         if position <= known.seen {
@@ -100,7 +101,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut all = Vec::new();
         runtime.block_on(async {
-            // A watch that has something answers at once.
+            // A watch with something to deliver returns at once.
             while let Ok(Some(next)) = tokio::time::timeout(std::time::Duration::ZERO, watch.next()).await {
                 let next = next.unwrap();
                 all.push((next.account, next.revision.0));
@@ -115,7 +116,7 @@ mod tests {
         let mut watch = announcements.watch();
         announcements.committed(A, Revision(5), Position(11));
         announcements.heard(A, Revision(5), Position(11));
-        // The feed has it before the task that committed goes on.
+        // The feed reports it before the task that committed continues.
         announcements.heard(A, Revision(6), Position(12));
         announcements.committed(A, Revision(6), Position(12));
         // A later commit is announced before an earlier one.
@@ -139,7 +140,7 @@ mod tests {
         announcements.ahead(commit(A, 5, 12));
         announcements.ahead(commit(A, 5, 12));
         announcements.ahead(commit(A, 4, 11)); // late
-        announcements.ahead(commit(B, 1, 10)); // older than what was seen
+        announcements.ahead(commit(B, 1, 10)); // before `seen`
         announcements.heard(A, Revision(5), Position(12));
         announcements.ahead(commit(A, 5, 12));
         announcements.heard(B, Revision(2), Position(13));

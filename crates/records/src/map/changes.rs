@@ -1,4 +1,4 @@
-//! Pages of changes, made of rows of the history.
+//! Pages of changes, built from rows of the history.
 
 use restante_lmdb::key::Pack;
 
@@ -10,24 +10,24 @@ use crate::{
     validate::{check_changes, check_since},
 };
 
-/// For a page of changes a quarter more rows are read at first than it may have entries, and these. Rows of records that
-/// the page returns as created are not entries; where there are many, the page is shorter than it may be.
+/// The first read of a page fetches a quarter more rows than the page may have entries, and these. Rows of records that the page
+/// returns as created are no entries of their own; when there are many of them, the page is shorter than allowed.
 const ROWS_BESIDE: usize = 16;
-/// So many rows hold a whole revision at least, with one of the next.
+/// This many rows include at least one whole revision and one row of the next.
 const ROWS_OF_REVISION: usize = COMMIT_CHANGES_MAX + 1;
 
-/// What is asked of the history of an account.
+/// A request for changes of an account.
 pub(crate) struct Asked {
     pub(crate) account: AccountId,
     pub(crate) kind: Option<Kind>,
     pub(crate) since: Revision,
-    /// Of a follower: the revision from which on nothing that was forgotten concerns it.
+    /// For a follower: from this revision on, nothing that was forgotten matters to it.
     pub(crate) began: Option<Revision>,
     pub(crate) limit: usize,
 }
 
 impl Asked {
-    /// By a client, see [`crate::Records::changes`].
+    /// A client's request, see [`crate::Records::changes`].
     pub(crate) fn by_client(
         schema: &Schema,
         account: AccountId,
@@ -38,7 +38,7 @@ impl Asked {
         Ok(Self { account, kind, since, began: None, limit })
     }
 
-    /// By a follower, see [`crate::Feed::follow`].
+    /// A follower's request, see [`crate::Feed::follow`].
     pub(crate) fn by_follower(
         schema: &Schema,
         account: AccountId,
@@ -49,20 +49,20 @@ impl Asked {
         Ok(Self { account, kind: None, since, began: Some(began), limit })
     }
 
-    /// How many rows are read for a page at first, and then at most.
+    /// The most rows to read for a page: in the first attempt, and in the second.
     pub(crate) fn rows_max(&self) -> [usize; 2] {
         let few = self.limit + self.limit / 4 + ROWS_BESIDE;
         [few, few.max(self.limit + ROWS_OF_REVISION)]
     }
 
-    /// Refuses a revision from which changes can't be calculated.
+    /// Refuses a `since` from which changes can't be calculated.
     pub(crate) fn check(&self, head: &AccountRow) -> Result<(), Error> {
         let floor = head.floor_above(self.kind, self.since);
         let floor = floor.filter(|floor| self.began.is_none_or(|began| began < *floor));
         check_since(self.account, self.since, head.revision, floor.unwrap_or_default())
     }
 
-    /// The ranges of the history behind `since`: of each kind the records that exist, and those that are gone.
+    /// The ranges of the history after `since`: for each kind that of the existing records, and that of the destroyed ones.
     pub(crate) fn ranges(&self, head: &AccountRow) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let (mut from, mut to) = (Vec::new(), Vec::new());
         let mut add = |prefix: Vec<u8>| {
@@ -84,8 +84,8 @@ impl Asked {
         (from, to)
     }
 
-    /// The page of rows that were read; `None` when they don't reach to the end of the first revision. `is_cut` says that there
-    /// may be more of the last revision, which is then left out.
+    /// Builds the page from the rows that were read; `None` when they don't reach the end of the first revision. `is_cut` says
+    /// that the last revision may have more rows; it is then left out.
     pub(crate) fn cut(&self, rows: &[History], is_cut: bool, revision: Revision) -> Option<Changes> {
         let last = rows.last().map(|row| row.revision);
         let mut page = Changes { revision: self.since, ..Changes::default() };
@@ -116,7 +116,7 @@ impl Asked {
         (page.revision > self.since || !page.has_more).then_some(page)
     }
 
-    /// Whether a row says something that the caller needs: what became of a record that it gets as new is not.
+    /// Whether the caller needs a row. It does not when the row says what happened to a record that is returned as new.
     fn is_news(&self, row: &History) -> bool {
         match row.what {
             What::Created => true,
@@ -133,7 +133,7 @@ pub(crate) struct History {
     what: What,
 }
 
-/// What a row says of its record. Each was created in the revision that stands there.
+/// What happened to a record. The revision in a variant is that of its creation.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Created,
@@ -142,7 +142,7 @@ pub(crate) enum What {
 }
 
 impl History {
-    /// The row of a key and its value.
+    /// Decodes a row.
     pub(crate) fn of(account: AccountId, key: &[u8], value: &[u8]) -> Result<Self, Error> {
         Self::decode(key, value).ok_or_else(|| corrupt(account, key))
     }

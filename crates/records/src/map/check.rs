@@ -1,4 +1,4 @@
-//! Verifying the rows of an account against each other.
+//! Verifies the rows of an account against each other.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use crate::{
     rows::{AccountRow, LiveRow, StateRow, TombstoneRow},
 };
 
-/// What was counted of an account's kind.
+/// What was counted of a kind in an account.
 #[derive(Default)]
 pub(crate) struct Counted {
     pub(crate) records: u64,
     pub(crate) tombstones: u64,
-    /// The last revision that the history has.
+    /// The last revision in the history.
     pub(crate) last: Revision,
 }
 
-/// What was found about an account.
+/// The findings and the counts of an account.
 pub(crate) struct Account {
     pub(crate) account: AccountId,
     pub(crate) counted: BTreeMap<Kind, Counted>,
@@ -35,12 +35,12 @@ pub(crate) struct Account {
     pub(crate) rows: u64,
 }
 
-/// A row as a page has it.
+/// A row as read in a page.
 pub(crate) struct PageRow {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) body: Option<i64>,
-    /// Whose body it is, its length and its blobs.
+    /// The body that the row refers to, if it exists: its owner, its length and its blobs.
     pub(crate) found: Option<(i64, i32, Option<Vec<u8>>)>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn verify(
     }
 }
 
-/// The keys of rows that a row is compared with.
+/// The keys of the rows that a row is compared with.
 pub(crate) fn relations(schema: &Schema, row: &PageRow) -> Vec<Vec<u8>> {
     match row.key.first() {
         Some(&STATE) => {
@@ -137,7 +137,7 @@ fn state(schema: &Schema, account: &mut Account, row: &PageRow, there: &BTreeMap
     let Some(properties) = entries::take_properties(&mut { state.properties }) else {
         return account.note(kind, id, "its properties are damaged");
     };
-    // A kind that the schema has no longer has records, and no indexes.
+    // The records of a kind that is no longer in the schema stay, without indexes.
     let Ok(schema) = schema.kind(kind) else { return };
     for index in &schema.indexes {
         let Ok(keys) = entry_keys(kind, id, index, &properties) else {
@@ -218,14 +218,14 @@ fn history(account: &mut Account, row: &PageRow, there: &BTreeMap<Vec<u8>, Vec<u
         let what = format!("the history has it at revision {}, and it is not there", revision.0);
         return account.note(kind, id, what);
     };
-    let Some(state) = StateRow::decode(state) else { return }; // it is reported where the record stands
+    let Some(state) = StateRow::decode(state) else { return }; // reported with the record
     if revision != state.created && revision != state.revision {
         let what = format!("the history has it at revision {}, which is not its last change", revision.0);
         account.note(kind, id, what);
     }
 }
 
-/// The kind, the index and the record of the key of an entry, and its place among the indexes of the schema.
+/// The decoded key of an index entry, with the position of the index in the schema.
 struct Entry {
     kind: Kind,
     index: Index,
@@ -249,7 +249,7 @@ fn index(schema: &Schema, account: &mut Account, row: &PageRow, there: &BTreeMap
     };
     let properties =
         StateRow::decode(value).and_then(|state| entries::take_properties(&mut { state.properties }));
-    let Some(properties) = properties else { return }; // it is reported where the record stands
+    let Some(properties) = properties else { return }; // reported with the record
     let index = schema.kind(entry.kind).ok().and_then(|kind| kind.find_index(entry.index));
     let keys = index.and_then(|index| entry_keys(entry.kind, entry.id, index, &properties).ok());
     if !keys.unwrap_or_default().contains(&row.key) || !row.value.is_empty() {

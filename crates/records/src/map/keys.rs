@@ -1,21 +1,21 @@
-//! Keys of the ordered map that the engines `postgres` and `cassandra` have for each account.
+//! Keys of the ordered map that the engines `postgres` and `cassandra` store for each account.
 //!
-//! The map has what the tables `state`, `history` and `index` of the engine `lmdb` have, with the same keys and values but for
-//! the account in front: one byte says which of the three.
+//! The map contains what the engine `lmdb` has in its tables `state`, `history` and `index`, with the same keys and values,
+//! except that one byte for the table replaces the account in front.
 
 use restante_lmdb::key::{KeyBuf, Pack, take_byte, take_number};
 
 use crate::{AccountId, Error, Index, IndexSchema, Kind, RecordId, Revision, entries, rows};
 
-/// What the key of a row of the map begins with.
+/// The first byte of a key: the table of the row.
 pub(crate) const STATE: u8 = 1;
 pub(crate) const HISTORY: u8 = 2;
 pub(crate) const INDEX: u8 = 3;
 
-/// The bytes before the revision in a key of the history: what it is, the kind, and whether the record is gone.
+/// The bytes before the revision in a key of the history: table, kind, and whether the record is gone.
 pub(crate) const HISTORY_PREFIX_BYTES: usize = 3;
 
-/// A key of the engine `lmdb` with the byte of its table in the place of its account.
+/// A key of the engine `lmdb` with the byte of its table in place of the account.
 fn in_table(table: u8, account: AccountId, key: &[u8]) -> Vec<u8> {
     let account_bytes = rows::account_key(account).len();
     let mut own = vec![table];
@@ -23,7 +23,7 @@ fn in_table(table: u8, account: AccountId, key: &[u8]) -> Vec<u8> {
     own
 }
 
-/// The account stands beside the keys, and so any one will do to make them.
+/// The account is stored outside the keys, so any account will do to build them.
 const ANY: AccountId = AccountId(0);
 
 /// The key of a record.
@@ -31,7 +31,7 @@ pub(crate) fn state_key(kind: Kind, id: RecordId) -> Vec<u8> {
     in_table(STATE, ANY, &rows::state_key(ANY, kind, id))
 }
 
-/// What the keys of the records of a kind begin with.
+/// The prefix of the keys of a kind's records.
 pub(crate) fn state_prefix(kind: Kind) -> Vec<u8> {
     in_table(STATE, ANY, &rows::kind_prefix(ANY, kind))
 }
@@ -44,12 +44,12 @@ pub(crate) fn decode_state_key(key: &[u8]) -> Option<(Kind, RecordId)> {
     rest.is_empty().then_some((kind, id))
 }
 
-/// The key of a commit that created or changed a record which is there.
+/// The key of a commit that created or changed an existing record.
 pub(crate) fn live_key(kind: Kind, revision: Revision, id: RecordId) -> Vec<u8> {
     in_table(HISTORY, ANY, &rows::live_key(ANY, kind, revision, id))
 }
 
-/// What the keys of the history of a kind's existing records begin with.
+/// The prefix of the history keys of a kind's existing records.
 pub(crate) fn live_prefix(kind: Kind) -> Vec<u8> {
     in_table(HISTORY, ANY, &rows::live_prefix(ANY, kind))
 }
@@ -59,12 +59,12 @@ pub(crate) fn tombstone_key(kind: Kind, revision: Revision, id: RecordId) -> Vec
     in_table(HISTORY, ANY, &rows::tombstone_key(ANY, kind, revision, id))
 }
 
-/// What the keys of a kind's tombstones begin with.
+/// The prefix of the keys of a kind's tombstones.
 pub(crate) fn tombstone_prefix(kind: Kind) -> Vec<u8> {
     in_table(HISTORY, ANY, &rows::tombstone_prefix(ANY, kind))
 }
 
-/// What a key of the history says.
+/// The parts of a key of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryKey {
     pub(crate) kind: Kind,
@@ -73,7 +73,7 @@ pub(crate) struct HistoryKey {
     pub(crate) id: RecordId,
 }
 
-/// The parts of a key of the history.
+/// Decodes a key of the history.
 pub(crate) fn decode_history_key(key: &[u8]) -> Option<HistoryKey> {
     let mut front = key.strip_prefix(&[HISTORY])?;
     let kind = Kind(take_byte(&mut front)?);
@@ -86,13 +86,13 @@ pub(crate) fn decode_history_key(key: &[u8]) -> Option<HistoryKey> {
     Some(HistoryKey { kind, is_gone, revision, id })
 }
 
-/// What the keys of an index begin with.
+/// The prefix of the keys of an index.
 pub(crate) fn index_prefix(kind: Kind, index: Index) -> KeyBuf {
     KeyBuf::from_vec(in_table(INDEX, ANY, &rows::index_prefix(ANY, kind, index)))
 }
 
-/// The key of an entry of an index. A scattered index has no generations here: all its parts are given when it is read, so its
-/// entries are in the order of ids as they stand.
+/// The key of an entry of an index. A scattered index has no generations here: it is read only with values for all its parts, so
+/// its entries are in the order of ids anyway.
 pub(crate) fn index_key(kind: Kind, index: Index, values: &[u8], id: RecordId) -> KeyBuf {
     let mut key = index_prefix(kind, index);
     key.put_bytes(values);
@@ -116,28 +116,28 @@ pub(crate) fn entry_keys(
     Ok(keys)
 }
 
-/// The smallest key above all that begin with a byte.
+/// The smallest key greater than all that begin with this byte.
 pub(crate) fn after(table: u8) -> Vec<u8> {
     vec![table + 1]
 }
 
-/// The smallest key above all that begin with a prefix. All keys begin with a small byte, so there is one.
+/// The smallest key greater than all that begin with `prefix`. All keys begin with a small byte, so there is one.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     restante_lmdb::key::after_prefix(prefix).map_or_else(|| after(INDEX), KeyBuf::into_vec)
 }
 
-/// A number as a column of a database has it. Numbers of ours that count something are smaller than the largest; others, that a caller made
-/// up, are above all that are there.
+/// A number as a database column holds it. Our own counters are below `i64::MAX`; larger numbers come from a caller, and become a
+/// value above all that exist.
 pub(crate) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A number of ours. A negative one is damage, and is read as one that nothing has.
+/// A number from a database column. A negative one is damage, and becomes a number that nothing has.
 pub(crate) fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX >> 1)
 }
 
-/// A row that nobody can have written.
+/// The error for a row that the engine can't have written.
 pub(crate) fn corrupt(account: AccountId, key: &[u8]) -> Error {
     let what = format!(
         "the row {} of account {} is damaged: run `restante records check`, restore a backup",
@@ -147,7 +147,7 @@ pub(crate) fn corrupt(account: AccountId, key: &[u8]) -> Error {
     Error::corrupt(what)
 }
 
-/// Bytes for people.
+/// Bytes in hexadecimal, for messages.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,6 +1,6 @@
-//! What the engines share that keep each account as one ordered map in a database: `postgres` and `cassandra`.
+//! Shared by the engines that store each account as one ordered map in a database: `postgres` and `cassandra`.
 //!
-//! - [`keys`]: the keys. [`work`]: what a commit writes, worked out in memory. [`query`], [`changes`]: pages, made of rows.
+//! - [`keys`]: the keys. [`work`]: computes in memory what a commit writes. [`query`], [`changes`]: pages, built from rows.
 //! - [`announce`]: announcements of this server's commits and of others'. [`check`]: rows verified against each other.
 //! - [`moving`]: the rows of an account that is moved.
 
@@ -17,7 +17,7 @@ use restante_core::BlobId;
 /// A blob id in a column.
 const BLOB_BYTES: usize = 32;
 
-/// The ids of a column `blobs`.
+/// Decodes the ids of a column `blobs`.
 pub(crate) fn blobs_of(bytes: &[u8]) -> Option<Vec<BlobId>> {
     let mut blobs = Vec::with_capacity(bytes.len() / BLOB_BYTES);
     for id in bytes.chunks(BLOB_BYTES) {

@@ -1,4 +1,4 @@
-//! What the rows of an account that is moved are in the ordered map.
+//! The rows of the ordered map for an account that is being moved.
 
 use super::{
     keys::{entry_keys, from_sql, live_key, state_key, tombstone_key},
@@ -14,7 +14,7 @@ fn is_stored(body: &Body) -> bool {
     !body.bytes.is_empty() || !body.blobs.is_empty()
 }
 
-/// How many of some rows have a body, which needs a number.
+/// How many of these rows have a body, which needs a number.
 pub(crate) fn count_bodies(rows: &[Row]) -> usize {
     let mut count = 0;
     for row in rows {
@@ -25,7 +25,7 @@ pub(crate) fn count_bodies(rows: &[Row]) -> usize {
     count
 }
 
-/// Works out what rows of an account are in the ordered map. `numbers` are those of their bodies.
+/// Computes the rows of the ordered map for rows of an account. `numbers` are for their bodies.
 pub(crate) fn plan(
     schema: &Schema,
     account: AccountId,
@@ -63,7 +63,7 @@ fn plan_record(
     if revision != created {
         put(live_key(kind, revision, id), LiveRow::Change { created }.encode().into_vec(), None);
     }
-    // A kind that the schema lacks has no indexes.
+    // A kind that is not in the schema has no indexes.
     for index in schema.kind(kind).map_or(&[][..], |kind| &kind.indexes[..]) {
         for key in entry_keys(kind, id, index, &properties)? {
             put(key, Vec::new(), None);

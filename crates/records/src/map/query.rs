@@ -1,4 +1,4 @@
-//! Pages of an index, made of keys.
+//! Pages of an index, built from keys.
 
 use std::ops::Bound;
 
@@ -10,7 +10,7 @@ use crate::{
     entries::{self, Entry},
 };
 
-/// The page of keys that were found, one more than it has room for if there are more.
+/// The page of the keys that were found; one key more than fits says that there are more.
 pub(crate) fn page(
     account: AccountId,
     query: &Query,
@@ -36,7 +36,7 @@ pub(crate) fn page(
     Ok(page)
 }
 
-/// The values and the id of the key of an entry.
+/// Decodes the values and the id in the key of an entry.
 pub(crate) fn parts(key: &[u8], known_bytes: usize, index: &IndexSchema) -> Option<(Entry, RecordId)> {
     let mut rest = key.get(known_bytes..)?;
     let mut values = Entry::new();
@@ -47,14 +47,14 @@ pub(crate) fn parts(key: &[u8], known_bytes: usize, index: &IndexSchema) -> Opti
     rest.is_empty().then_some((values, id))
 }
 
-/// The keys from one on, up to another one.
+/// A range of keys; `to` is not part of it.
 pub(crate) struct Keys {
     pub(crate) from: Vec<u8>,
     pub(crate) to: Vec<u8>,
 }
 
 impl Keys {
-    /// The keys that a query asks for, from behind its cursor on.
+    /// The keys of a query's entries, after its cursor.
     pub(crate) fn of(query: &Query, index: &IndexSchema, after: Option<&entries::EntryKey>) -> Self {
         let mut prefix = index_prefix(query.kind, index.index);
         entries::pack_values(&mut prefix, &query.equals);
@@ -79,7 +79,7 @@ impl Keys {
         if let Some(after) = after {
             let is_scattered = index.order == crate::IndexOrder::Scattered;
             let mut values = KeyBuf::new();
-            // A scattered index is walked in the order of ids, whatever the values of the cursor are.
+            // The walk over a scattered index is in the order of ids, so the values in the cursor don't matter.
             entries::pack_values(&mut values, if is_scattered { &query.equals } else { &after.values[..] });
             let place = index_key(query.kind, index.index, &values, after.id).into_vec();
             keys.go_on_behind(place, query.direction);
@@ -87,11 +87,11 @@ impl Keys {
         keys
     }
 
-    /// Leaves out what a walk in this direction meets before it is behind `place`.
+    /// Removes the keys up to and including `place`, in this direction.
     fn go_on_behind(&mut self, mut place: Vec<u8>, direction: Direction) {
         match direction {
             Direction::Ascending => {
-                place.push(0); // the smallest key above it
+                place.push(0); // the smallest key greater than it
                 self.from = place.max(std::mem::take(&mut self.from));
             }
             Direction::Descending => self.to = place.min(std::mem::take(&mut self.to)),

@@ -1,6 +1,6 @@
-//! What transactions write, worked out in memory from what they have read and locked.
+//! Computes in memory what transactions write, from what they have read and locked.
 //!
-//! Several commits of several accounts go into one transaction. Each is worked out by itself, on top of those before it, and
+//! One transaction contains several commits of several accounts. Each is computed separately, on top of the previous ones, and
 //! leaves nothing behind when it fails.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,17 +17,17 @@ use crate::{
 /// A row of the ordered map: its account and its key.
 pub(crate) type Key = (AccountId, Vec<u8>);
 
-/// The value of a row of the ordered map, and the body that it names.
+/// The value of a row of the ordered map, and the body that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) bytes: Vec<u8>,
     pub(crate) body: Option<i64>,
-    /// The key is of a record that this transaction creates, so that no row can have it yet.
+    /// Whether this transaction creates the record of the key, so that no row can have it yet.
     pub(crate) is_new: bool,
 }
 
 impl Value {
-    /// The value of a row that may be there.
+    /// The value of a row that may exist already.
     pub(crate) fn new(bytes: Vec<u8>, body: Option<i64>) -> Self {
         Self { bytes, body, is_new: false }
     }
@@ -55,7 +55,7 @@ impl Writes {
             self.rows.insert((account, key), value);
         }
         for gone in step.gone_bodies {
-            // A body of this same transaction is never written.
+            // A body of the same transaction is never written.
             if self.bodies.remove(&gone).is_none() {
                 self.gone_bodies.insert(gone);
             }
@@ -78,7 +78,7 @@ pub(crate) struct Work<'s> {
     restores: u64,
     heads: BTreeMap<AccountId, AccountRow>,
     stored: BTreeMap<Key, Vec<u8>>,
-    /// Records with counters, of accounts that were not committed to since a restore.
+    /// Records with counters, of accounts that had no commit since a restore.
     counters: Vec<(Key, Vec<u8>)>,
     body_ids: VecDeque<i64>,
     pub(crate) writes: Writes,
@@ -109,13 +109,13 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// The head of an account as it is after what was worked out so far.
+    /// The head of an account after everything that was computed so far.
     pub(crate) fn head(&self, account: AccountId) -> AccountRow {
         let head = self.writes.heads.get(&account).or_else(|| self.heads.get(&account));
         head.cloned().unwrap_or_default()
     }
 
-    /// Works a commit out.
+    /// Computes a commit.
     pub(crate) fn commit(&mut self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
         let stored = self.head(account);
         let is_restored = stored.restores < self.restores;
@@ -129,7 +129,7 @@ impl<'s> Work<'s> {
         if commit.changes.is_empty() {
             return Ok(Committed { revision: head.revision, created: Vec::new() });
         }
-        // Before any change: what the same commit creates is not there yet.
+        // Before any change, since records created by the same commit do not exist yet.
         for change in &commit.changes {
             if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
                 && self.read(&(account, state_key(*kind, *id))).is_none()
@@ -153,7 +153,7 @@ impl<'s> Work<'s> {
         Ok(Committed { revision, created: (first.0..next.0).map(RecordId).collect() })
     }
 
-    /// Removes records that are to leave no tombstone, and puts the head as `finish` changes it.
+    /// Removes records without leaving tombstones, and writes the head after `finish` has changed it.
     pub(crate) fn erase(
         &mut self,
         account: AccountId,
@@ -193,7 +193,7 @@ struct StepWrites {
     gone_bodies: BTreeSet<i64>,
 }
 
-/// A commit that is worked out.
+/// A commit being computed.
 struct Step<'w, 's> {
     work: &'w mut Work<'s>,
     account: AccountId,
@@ -240,7 +240,7 @@ impl<'w, 's> Step<'w, 's> {
         Ok(())
     }
 
-    /// Touches the body and the entries of indexes only where they change.
+    /// Writes the body and the index entries only if they change.
     fn update(
         &mut self,
         kind: Kind,
@@ -290,7 +290,7 @@ impl<'w, 's> Step<'w, 's> {
         Ok(())
     }
 
-    /// Removes a record, and leaves no tombstone; returns the revision that created it.
+    /// Removes a record without leaving a tombstone; returns the revision that created it.
     fn remove(&mut self, kind: Kind, id: RecordId) -> Result<Revision, Error> {
         let key = state_key(kind, id);
         let value = self.read(&key).ok_or_else(|| no_such_record(kind, id))?;
@@ -312,8 +312,8 @@ impl<'w, 's> Step<'w, 's> {
         Ok(old.created)
     }
 
-    /// Lets the counters of the account's records jump as its ids do, when the store was restored since its last commit. The
-    /// records don't count as changed: readers have seen the higher values since the restore.
+    /// Raises the counters of the account's records, as its ids are raised, if the store was restored since the account's last
+    /// commit. The records don't count as changed: readers have seen the higher values since the restore.
     fn raise_counters(&mut self) -> Result<(), Error> {
         let stored = self.work.heads.get(&self.account).map_or(0, |head| head.restores);
         let behind = self.work.restores.saturating_sub(stored);
@@ -346,7 +346,7 @@ impl<'w, 's> Step<'w, 's> {
     /// The keys of a record's entries in all indexes of its kind.
     fn entries(&self, kind: Kind, id: RecordId, properties: &Properties) -> Result<BTreeSet<Vec<u8>>, Error> {
         let mut keys = BTreeSet::new();
-        // A kind that the schema lacks can only be erased, and has no indexes.
+        // Records of a kind that is not in the schema can only be erased, and have no indexes.
         let Ok(kind_schema) = self.work.schema.kind(kind) else { return Ok(keys) };
         for index in &kind_schema.indexes {
             keys.extend(entry_keys(kind, id, index, properties)?);
@@ -394,7 +394,7 @@ impl<'w, 's> Step<'w, 's> {
         self.put(state_key(kind, id), row.encode().into_vec(), sql_body(row.body));
     }
 
-    /// A body that is empty and refers to no blob has no row.
+    /// An empty body that refers to no blob has no row.
     fn put_body(&mut self, body: Body) -> Result<BodyNumber, Error> {
         if body.bytes.is_empty() && body.blobs.is_empty() {
             return Ok(BodyNumber::EMPTY);
@@ -423,7 +423,7 @@ pub(crate) fn pack(properties: &Properties) -> Vec<u8> {
     packed
 }
 
-/// How many rows of bodies a commit may need.
+/// The most rows of bodies that a commit may need.
 pub(crate) fn bodies_of(commit: &Commit) -> usize {
     let has_body = |change: &&Change| match change {
         Change::Create { body, .. } | Change::Update { body: Some(body), .. } => {

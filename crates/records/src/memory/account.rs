@@ -15,29 +15,29 @@ use crate::{
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// What is known of an account.
+/// The state of an account.
 pub(super) struct Account {
     /// The revision of its last commit.
     pub(super) revision: Revision,
-    /// The place of its last commit among those of all accounts.
+    /// The position of its last commit among those of all accounts.
     pub(super) position: Position,
-    /// When that was.
+    /// When that commit was made.
     pub(super) committed_at: Timestamp,
     next_id: RecordId,
     /// Whether it is being erased.
     is_erasing: bool,
     pub(super) kinds: BTreeMap<Kind, KindState>,
     pub(super) records: BTreeMap<(Kind, RecordId), Stored>,
-    /// What was destroyed, by the revision that destroyed it.
+    /// What was destroyed, sorted by the revision that destroyed it.
     pub(super) tombstones: BTreeMap<(Kind, Revision, RecordId), Tombstone>,
 }
 
-/// How far a kind is.
+/// The progress of a kind.
 #[derive(Default)]
 pub(super) struct KindState {
     /// The revision that last touched it.
     pub(super) state: Revision,
-    /// The last revision that is forgotten.
+    /// The last revision whose tombstones are forgotten.
     pub(super) floor: Revision,
 }
 
@@ -47,17 +47,17 @@ pub(super) struct Stored {
     pub(super) body: u64,
 }
 
-/// What is kept of a record that is gone.
+/// What remains of a destroyed record.
 pub(super) struct Tombstone {
     created: Revision,
     pub(super) destroyed_at: Timestamp,
 }
 
-/// When a commit is made.
+/// When a commit is made, and its numbers.
 pub(super) struct Moment {
-    /// Its place among the commits of all accounts.
+    /// Its position among the commits of all accounts.
     pub(super) position: Position,
-    /// The number of the body of its first change; those of the others follow.
+    /// The number of the body of its first change; the other changes get the following numbers.
     pub(super) first_body: u64,
     pub(super) now: Timestamp,
 }
@@ -72,7 +72,7 @@ enum Happened {
 /// An account in which nothing was ever committed.
 pub(super) static NEW: Account = Account::new();
 
-/// Whether the destruction of what was created since is returned, too.
+/// Whether destroyed records are returned even if they were created after `since`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unseen {
     LeftOut,
@@ -93,7 +93,7 @@ impl Account {
         }
     }
 
-    /// Whether all that the commit needs is there.
+    /// Checks that the records and states that a commit needs exist.
     pub(super) fn check(&self, account: AccountId, commit: &Commit) -> Result<(), Error> {
         if self.is_erasing {
             return Err(validate::is_erasing(account));
@@ -111,7 +111,7 @@ impl Account {
         Ok(())
     }
 
-    /// Makes the changes of a commit that was checked.
+    /// Applies the changes of a commit that was checked.
     pub(super) fn apply(&mut self, commit: Commit, moment: &Moment) -> Result<Committed, Error> {
         let creates =
             commit.changes.iter().filter(|change| matches!(change, Change::Create { .. })).count() as u64;
@@ -124,7 +124,7 @@ impl Account {
             self.kinds.entry(change.kind()).or_default().state = self.revision;
             match change {
                 Change::Create { kind, body, properties } => {
-                    let Some(id) = ids_of_creates.next() else { break }; // there are as many as creates
+                    let Some(id) = ids_of_creates.next() else { break }; // there are as many ids as creates
                     let properties = resolved(&properties, &created, self.revision)?;
                     self.create(kind, *id, body, properties, body_number);
                 }
@@ -140,13 +140,13 @@ impl Account {
         Ok(Committed { revision: self.revision, created })
     }
 
-    /// Notes where the account is in the feed.
+    /// Moves the account to a new position in the feed.
     pub(super) fn moved_to(&mut self, position: Position, now: Timestamp) {
         self.position = position;
         self.committed_at = Timestamp(now.0.max(0) / NANOS_PER_MILLI * NANOS_PER_MILLI);
     }
 
-    /// Erases some of what there is.
+    /// Erases some of the records and tombstones.
     pub(super) fn erase(&mut self, limit: usize) -> Erased {
         let is_empty = |account: &Self| account.records.is_empty() && account.tombstones.is_empty();
         let mut erased = Erased::default();
@@ -174,7 +174,7 @@ impl Account {
         erased
     }
 
-    /// Takes a revision before which no changes can be calculated.
+    /// Takes a new revision; changes since earlier ones can't be calculated.
     fn cut_history(&mut self) {
         self.revision.0 += 1;
         for kind in self.kinds.values_mut() {
@@ -182,7 +182,7 @@ impl Account {
         }
     }
 
-    /// What a move needs to know beside the rows.
+    /// What a move needs besides the rows.
     pub(super) fn head(&self, account: AccountId) -> AccountHead {
         let kind = |(kind, known): (&Kind, &KindState)| KindHead {
             kind: *kind,
@@ -219,7 +219,7 @@ impl Account {
         records.chain(tombstones)
     }
 
-    /// Takes a row of an account that is moved.
+    /// Stores a row of an account that is being moved.
     pub(super) fn put(&mut self, row: Row, body: u64) {
         match row {
             Row::Record(record) => {
@@ -235,7 +235,7 @@ impl Account {
         }
     }
 
-    /// Takes what else is true of an account that is moved.
+    /// Sets the rest of the state of an account that is being moved.
     pub(super) fn end(&mut self, head: &AccountHead) {
         self.revision = head.revision;
         self.next_id = head.next_id;
@@ -311,7 +311,7 @@ impl Account {
         Ok(Count { entries, state: self.states().of(query.kind) })
     }
 
-    /// All entries of a query from behind its cursor on, in its order.
+    /// All entries of a query after its cursor, in the order of the query.
     fn places(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Vec<EntryKey>, Error> {
         let mut places = Vec::new();
         for ((kind, id), stored) in &self.records {
@@ -350,7 +350,7 @@ impl Account {
         floors.max().unwrap_or_default()
     }
 
-    /// What happened to each record, at the revision with which it is returned: a new record at that of its creation.
+    /// What happened to each record, by the revision with which it is returned; for a new record, that of its creation.
     fn changes_since(&self, since: Revision, unseen: Unseen) -> BTreeMap<(Revision, Changed), Happened> {
         let mut all = BTreeMap::new();
         for ((kind, id), stored) in &self.records {
@@ -381,7 +381,7 @@ fn resolved(properties: &Properties, created: &[RecordId], revision: Revision) -
     resolved.ok_or_else(|| Error::invalid("a property is the id of a create that there is not"))
 }
 
-/// Whether the leading values are the query's, and the next one lies in its range.
+/// Whether the leading values equal those of the query, and the next one is in its range.
 fn is_match(values: &[Value], query: &Query) -> bool {
     if !values.starts_with(&query.equals) {
         return false;
@@ -400,7 +400,7 @@ fn is_match(values: &[Value], query: &Query) -> bool {
     is_above && is_below
 }
 
-/// An ordered index is in the order of the values, then of the ids; a scattered one in that of the ids alone.
+/// An ordered index is sorted by values, then ids; a scattered one by ids only.
 fn sort(places: &mut [EntryKey], index: &IndexSchema, direction: Direction) {
     match index.order {
         IndexOrder::Ordered => places.sort(),
@@ -411,7 +411,7 @@ fn sort(places: &mut [EntryKey], index: &IndexSchema, direction: Direction) {
     }
 }
 
-/// Whether a place comes later in the walk than another.
+/// Whether `place` comes after `after` in the walk.
 fn is_behind(place: &EntryKey, after: &EntryKey, index: &IndexSchema, direction: Direction) -> bool {
     let order = match index.order {
         IndexOrder::Ordered => place.cmp(after),
@@ -423,7 +423,7 @@ fn is_behind(place: &EntryKey, after: &EntryKey, index: &IndexSchema, direction:
     }
 }
 
-/// The first of the changes: whole revisions, and no more than `limit` unless the first alone has more.
+/// The first changes: whole revisions, and at most `limit` unless the first revision has more.
 fn page(
     all: BTreeMap<(Revision, Changed), Happened>,
     since: Revision,

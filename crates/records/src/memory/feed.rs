@@ -1,4 +1,4 @@
-//! What followers read of the reference model, and note in it.
+//! The feed and the checkpoints of the reference model.
 
 use async_trait::async_trait;
 

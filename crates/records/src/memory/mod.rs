@@ -1,5 +1,5 @@
-//! The reference model: plain maps, every answer computed from all records. It is written to be obviously right, and the
-//! other engines are compared with it.
+//! The reference model: plain maps, every answer computed from all records. It is written to be obviously correct; the other
+//! engines are compared with it.
 
 mod account;
 mod feed;
@@ -40,23 +40,23 @@ struct Model {
     state: Mutex<State>,
 }
 
-/// Everything that the store holds.
+/// Everything that the store contains.
 #[derive(Default)]
 struct State {
     is_closed: bool,
     accounts: BTreeMap<AccountId, Account>,
-    /// The position of the last commit of all accounts, which is their number.
+    /// The position of the last commit of all accounts, which equals the number of commits.
     position: Position,
-    /// The bodies that were ever stored.
+    /// How many bodies were ever stored.
     bodies: u64,
     followers: BTreeMap<String, Follower>,
-    /// Whether it is a copy that is not finished. Nothing but the copying knows of such a store.
+    /// Whether it is an incomplete copy. Only the copying code uses such a store.
     is_incomplete: bool,
     /// Rows of accounts whose copy is not finished.
     unfinished: BTreeMap<AccountId, Account>,
 }
 
-/// How far a follower has come.
+/// The progress of a follower.
 #[derive(Default)]
 struct Follower {
     position: Position,
@@ -71,7 +71,7 @@ impl State {
         Ok(())
     }
 
-    /// An account, without anything when nothing was ever committed in it.
+    /// The state of an account; empty when nothing was ever committed in it.
     fn account(&self, account: AccountId) -> &Account {
         self.accounts.get(&account).unwrap_or(&account::NEW)
     }
@@ -89,7 +89,7 @@ impl Records for Model {
         }
         state.position.0 += 1;
         let moment = Moment { position: state.position, first_body: state.bodies + 1, now: self.clock.now() };
-        state.bodies += commit.changes.len() as u64; // more numbers than are needed do no harm
+        state.bodies += commit.changes.len() as u64; // unused numbers do no harm
         let committed = state.accounts.entry(account).or_insert_with(Account::new).apply(commit, &moment)?;
         self.announcer.announce(Announcement { account, revision: committed.revision });
         Ok(committed)

@@ -1,4 +1,4 @@
-//! What operators do with the reference model.
+//! Operations for operators on the reference model.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{
     validate,
 };
 
-/// A page of references ends with the body that fills it to this many.
+/// A page of references ends with the body that brings it to this many blobs.
 const REFERENCED_BLOBS: usize = 1_024;
 
 #[async_trait]
@@ -37,7 +37,7 @@ impl Upkeep for Model {
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        // Everything is computed from the records: there is nothing that could say otherwise.
+        // Everything is computed from the records, so nothing can contradict them.
         let records: usize = self.state.lock().accounts.values().map(|account| account.records.len()).sum();
         progress(records as u64, records as u64);
         Ok(Report { records: records as u64, ..Report::default() })
@@ -93,7 +93,7 @@ impl Upkeep for Model {
                 continue;
             }
             if page.blobs.len() >= REFERENCED_BLOBS {
-                return Ok(page); // there is more, behind the last one
+                return Ok(page); // there are more, after the last one
             }
             page.blobs.extend(blobs);
             page.next = Some(body);
@@ -128,7 +128,7 @@ fn count_kinds(account: &Account, kinds: &mut BTreeMap<Kind, KindStats>) {
     }
 }
 
-/// Forgets what was destroyed before a time, while fewer than `limit` are forgotten.
+/// Removes tombstones from before a time, up to `limit`.
 fn clean_account(account: &mut Account, before: Timestamp, limit: usize, cleaned: &mut Cleaned) {
     let old = account.tombstones.iter().filter(|(_, tombstone)| tombstone.destroyed_at < before);
     let old: Vec<_> = old.map(|(place, _)| *place).collect();

@@ -1,4 +1,4 @@
-//! What changed: the head of an account and the rows of its history, at one moment.
+//! What changed: the head of an account and the rows of its history, as of one moment.
 
 use tokio_postgres::types::ToSql;
 
@@ -15,8 +15,8 @@ use crate::{
     rows::AccountRow,
 };
 
-/// The first rows of several ranges, in the order of revisions, kinds and ids. What stands behind the first bytes of a key
-/// sorts by revision, then by id; a record has one row of a revision at most.
+/// The first rows of several ranges, in the order of revisions, kinds and ids. After its first bytes, a key sorts by revision,
+/// then by id; a record has at most one row per revision.
 const ROWS: &str = "SELECT e.key, e.value FROM unnest($2::bytea[], $3::bytea[]) AS part (low, high) \
      CROSS JOIN LATERAL (SELECT key, value FROM entry WHERE account = $1 AND key >= part.low AND key < part.high \
      ORDER BY key LIMIT $4) e ORDER BY substr(e.key, $5), e.key LIMIT $4";

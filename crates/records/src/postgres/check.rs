@@ -1,4 +1,4 @@
-//! Verifying everything against everything else: account by account, each at one moment, then what belongs to none.
+//! Verifies all rows against each other: account by account, each as of one moment, then the rows that belong to no account.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ const HEAD: &str = "SELECT a.head, f.position, f.revision, (SELECT position FROM
 const FOLLOWERS: &str = "SELECT w.name, w.account, w.number, a.head, (SELECT position FROM feed_head), \
      (SELECT restores FROM feed_head) FROM follower w LEFT JOIN account a ON a.account = w.account";
 const META: &str = "SELECT key, value FROM meta";
-/// Each has one moment for all that it compares, so that commits meanwhile look like no damage.
+/// Each statement compares rows as of one moment, so that concurrent commits don't look like damage.
 const STRAYS: [(&str, &str, &str); 4] = [
     (
         "body",
@@ -64,7 +64,7 @@ const STRAYS: [(&str, &str, &str); 4] = [
 
 type Progress<'c> = &'c (dyn Fn(u64, u64) + Send + Sync);
 
-/// Verifies that every record can be read, and that all other rows say what the records say.
+/// Verifies that every record can be read, and that all other rows agree with the records.
 pub(super) async fn check(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
     let mut check = Check { shared, progress, done: 0, report: Report::default() };
     let mut after = -1;
@@ -101,7 +101,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// Verifies an account at one moment.
+    /// Verifies an account as of one moment.
     async fn account(&mut self, account: AccountId) -> Result<(), Error> {
         let shared = self.shared;
         let mut found = Account::of(account);
@@ -135,11 +135,11 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What belongs to nothing.
+    /// Finds rows that belong to nothing.
     async fn strays(&mut self) -> Result<(), Error> {
         for (place, what, sql) in STRAYS {
             let read = async |connection: &Connection| {
-                // Whole tables are compared: here the planner may do as it likes.
+                // Whole tables are compared, so here the planner may choose freely.
                 let begin = "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; \
                              SET LOCAL enable_mergejoin = on; SET LOCAL statement_timeout = 0";
                 connection.run(WHAT, begin).await?;
@@ -155,7 +155,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Sees that no follower is ahead of what it follows.
+    /// Checks that no follower is ahead of the accounts that it follows.
     async fn followers(&mut self) -> Result<(), Error> {
         let rows =
             self.shared.read(WHAT, async |connection| connection.query(WHAT, FOLLOWERS, &[]).await).await?;
@@ -210,7 +210,7 @@ impl Check<'_> {
     }
 }
 
-/// The next rows of an account behind a key.
+/// The next rows of an account, after a key.
 async fn page(
     connection: &Connection,
     account: AccountId,
@@ -232,7 +232,7 @@ async fn page(
     Ok(rows)
 }
 
-/// Verifies the rows of a page. Others that should be there because of them are looked for in one statement.
+/// Verifies the rows of a page. Other rows that they require are looked up in one statement.
 async fn verify(
     shared: &Shared,
     connection: &Connection,

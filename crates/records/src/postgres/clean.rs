@@ -1,7 +1,7 @@
-//! Forgetting what was destroyed long ago.
+//! Removes old tombstones.
 //!
-//! Tombstones of an account and kind stand in the order of revisions, so the old ones are the first of their range. When a
-//! clock was set back, a tombstone stays until those before it are old as well.
+//! Tombstones of an account and kind are sorted by revision, so the oldest come first. If a clock was set back, a tombstone stays
+//! until those before it are old as well.
 
 use restante_core::{Identity, Timestamp};
 use restante_lmdb::key::Pack;
@@ -21,17 +21,17 @@ use crate::{
     rows::{AccountRow, KindRow, TombstoneRow},
 };
 
-/// Tombstones that one transaction forgets at most: commits in the account wait for it.
+/// The most tombstones that one transaction removes: commits in the account wait for it.
 const STEP_TOMBSTONES: usize = 1_024;
 
 const TOMBSTONES: &str = "SELECT key, value FROM entry WHERE account = $1 AND key >= $2 AND key < $3 \
      ORDER BY key LIMIT $4";
 
 impl Shared {
-    /// Forgets what was destroyed before a time, `limit` tombstones at most.
+    /// Removes tombstones from before a time, at most `limit`.
     pub(super) async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
         self.check_open()?;
-        // Tombstones know their second only: those of the second that the time lies in are kept.
+        // Tombstones store whole seconds: those from the same second as `before` are kept.
         let before = u64::try_from(before.seconds()).unwrap_or(0);
         let mut cleaned = Cleaned::default();
         let mut after = None;
@@ -66,7 +66,7 @@ impl Shared {
         self.read("look for tombstones", has_old).await
     }
 
-    /// Forgets the old tombstones of an account, until the limit is reached.
+    /// Removes the old tombstones of an account, until the limit is reached.
     async fn clean_account(
         &self,
         account: AccountId,
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Forgets `room` old tombstones of an account at most, and raises the floors of their kinds.
+    /// Removes at most `room` old tombstones of an account, and raises the floors of their kinds.
     async fn clean_step(
         &self,
         connection: &Connection,
@@ -132,7 +132,7 @@ impl Shared {
     }
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Default)]
 struct CleanStep {
     tombstones: usize,
@@ -140,8 +140,8 @@ struct CleanStep {
     has_more: bool,
 }
 
-/// The first tombstones of an account and kind, as long as they are old; `limit` of them at most, with their revisions. Those
-/// below the floor were removed, unless the account is being erased, which raises the floor before.
+/// The first tombstones of an account and kind that are old, at most `limit`, with their revisions. Those below the floor have
+/// been removed already, unless the account is being erased: erasing raises the floor first.
 async fn old_tombstones(
     connection: &Connection,
     account: AccountId,

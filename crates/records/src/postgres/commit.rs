@@ -1,4 +1,4 @@
-//! Commits: a few tasks, each with a connection, take what waits and make it in one transaction.
+//! Commits: a few writer tasks, each with a connection, take the pending commits and write them in one transaction.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,20 +20,20 @@ use crate::{
     validate::check_commit,
 };
 
-/// Commits that wait for each writer at most; further ones wait for room.
+/// The most commits that wait for each writer; further ones wait for room.
 const WAITING_MAX: usize = 1_024;
-/// What one transaction makes at most, unless a single commit has more.
+/// The most that one transaction contains, unless a single commit has more.
 const GROUP_COMMITS: usize = 256;
 const GROUP_CHANGES: usize = 4_096;
 const GROUP_BYTES: usize = 8 << 20;
-/// A group with more changes is worked out on the blocking pool: each takes some microseconds.
+/// Larger groups are computed on the blocking pool: each change takes some microseconds.
 const CHANGES_INLINE_MAX: usize = 128;
-/// How often a group is begun anew that was certainly not committed.
+/// How often a group that was certainly not committed is tried.
 const ATTEMPTS: u32 = 5;
-/// How often the outcome of a commit is asked for whose answer was lost: for about half a minute.
+/// How often the outcome of a commit whose answer was lost is queried: for about half a minute.
 const INQUIRIES: u32 = 10;
 
-/// A commit that waits for a writer.
+/// A pending commit.
 struct Waiting {
     account: AccountId,
     commit: Commit,
@@ -41,20 +41,20 @@ struct Waiting {
     reply: oneshot::Sender<Result<Committed, Error>>,
 }
 
-/// The way to the writers. The commits of an account go to one of them, so that they are made together.
+/// The senders to the writers. All commits of an account go to the same writer, so that they are grouped.
 pub(super) struct Queue(Mutex<Vec<mpsc::Sender<Waiting>>>);
 
-/// What a writer takes from.
+/// The receiver of a writer.
 pub(super) struct Waitings(mpsc::Receiver<Waiting>);
 
-/// A queue for so many writers.
+/// A queue for this many writers.
 pub(super) fn queue(writers: usize) -> (Queue, Vec<Waitings>) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..writers).map(|_| mpsc::channel(WAITING_MAX)).unzip();
     (Queue(Mutex::new(senders)), receivers.into_iter().map(Waitings).collect())
 }
 
 impl Queue {
-    /// Has a commit made.
+    /// Queues a commit and waits for its result.
     pub(super) async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
         let sender = {
             let senders = self.0.lock();
@@ -65,17 +65,17 @@ impl Queue {
         let bytes = commit.changes.iter().map(bytes_of).sum();
         let waiting = Waiting { account, commit, bytes, reply };
         sender.send(waiting).await.map_err(|_| closed())?;
-        drop(sender); // a queue ends when nobody can send any more
+        drop(sender); // a writer ends when all senders are dropped
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Takes no more commits; what waits is made.
+    /// Accepts no more commits; the pending ones are still made.
     pub(super) fn close(&self) {
         self.0.lock().clear();
     }
 }
 
-/// The error of a store that was closed.
+/// The error for a store that was closed.
 pub(super) fn closed() -> Error {
     Error::unavailable("the record store is closed")
 }
@@ -87,7 +87,7 @@ fn bytes_of(change: &Change) -> usize {
     }
 }
 
-/// Makes what comes until the queue is closed.
+/// Makes commits until the queue is closed.
 pub(super) async fn run(shared: Arc<Shared>, mut waitings: Waitings) {
     while let Some(first) = waitings.0.recv().await {
         let mut group = Group::default();
@@ -125,7 +125,7 @@ impl Group {
 
     fn answer(self, answers: Vec<Result<Committed, Error>>) {
         for (reply, answer) in self.replies.into_iter().zip(answers) {
-            let _ = reply.send(answer); // who gave up waiting is not there
+            let _ = reply.send(answer); // fails when the caller has given up
         }
     }
 
@@ -135,7 +135,7 @@ impl Group {
         }
     }
 
-    /// Groups of one account each, in the order of its commits.
+    /// Splits the group by account, keeping the order of each account's commits.
     fn by_account(self) -> impl Iterator<Item = Self> {
         let mut groups: BTreeMap<AccountId, Self> = BTreeMap::new();
         for ((account, commit), reply) in self.commits.into_iter().zip(self.replies) {
@@ -145,7 +145,7 @@ impl Group {
         groups.into_values()
     }
 
-    /// What is locked and read for it.
+    /// What the group needs to lock and read.
     fn wanted(&self) -> Wanted {
         let mut wanted = Wanted::default();
         for (account, commit) in &self.commits {
@@ -165,9 +165,9 @@ impl Group {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 pub(super) enum Outcome {
-    /// It was committed, or there was nothing to write. The accounts that were touched got positions from behind this one on.
+    /// It was committed, or there was nothing to write. The accounts that were touched got the positions after this one.
     Made(u64),
     /// It was certainly not committed.
     NotMade(AttemptError),
@@ -175,7 +175,7 @@ pub(super) enum Outcome {
     InDoubt(Error),
 }
 
-/// Makes the commits of a group and answers them. When rows of an account are damaged, only its own commits are refused.
+/// Makes the commits of a group and sends the answers. When rows of an account are damaged, only the commits of that account are refused.
 async fn make(shared: &Arc<Shared>, group: Group) {
     let Some((group, error)) = try_make_group(shared, group).await else { return };
     if error.kind() != ErrorKind::Corrupt || group.wanted().accounts.len() < 2 {
@@ -188,7 +188,7 @@ async fn make(shared: &Arc<Shared>, group: Group) {
     }
 }
 
-/// Makes the commits of a group and answers them; gives them back with an error when the database has refused them.
+/// Makes the commits of a group and sends the answers. Returns the group and the error if the database refused it.
 async fn try_make_group(shared: &Arc<Shared>, group: Group) -> Option<(Group, Error)> {
     let wanted = group.wanted();
     let mut attempt = 0;
@@ -222,7 +222,7 @@ async fn try_make_group(shared: &Arc<Shared>, group: Group) -> Option<(Group, Er
     }
 }
 
-/// What was worked out for a group.
+/// What was computed for a group.
 #[derive(Default)]
 struct Worked {
     answers: Vec<Result<Committed, Error>>,
@@ -258,7 +258,7 @@ async fn try_make(
     outcome(done, is_committing)
 }
 
-/// Works the commits of a group out, one after the other.
+/// Computes the commits of a group, one after the other.
 async fn work_out(
     shared: &Arc<Shared>,
     group: &Group,
@@ -277,7 +277,7 @@ async fn work_out(
     done.map_err(|error| Error::internal(format!("work on records broke off: {error}")))
 }
 
-/// What became of a transaction that was driven to its end, or to an error.
+/// The outcome of a transaction that ended or failed.
 pub(super) fn outcome(done: Result<u64, AttemptError>, is_committing: bool) -> Outcome {
     match done {
         Ok(base) => Outcome::Made(base),
@@ -286,7 +286,7 @@ pub(super) fn outcome(done: Result<u64, AttemptError>, is_committing: bool) -> O
     }
 }
 
-/// What was found out about a commit in doubt.
+/// What was found out about a commit whose outcome was unknown.
 pub(super) enum Settled {
     /// With the last commits of its accounts, which may be later ones.
     Made(Vec<Touched>),
@@ -294,8 +294,8 @@ pub(super) enum Settled {
     Unknown(Error),
 }
 
-/// Finds out whether a transaction was committed: its mark stands in the heads that it touched, as long as no other commit has
-/// touched them all since.
+/// Finds out whether a transaction was committed: its mark is in the heads that it touched, until later commits have touched all
+/// of them.
 pub(super) async fn settle(
     shared: &Arc<Shared>,
     touched: &[(AccountId, Revision)],
@@ -321,7 +321,7 @@ pub(super) async fn settle(
             expected.get(account).is_some_and(|revision| head.revision < *revision)
         };
         if found.heads.iter().any(is_below) {
-            return Settled::NotMade(error); // all of it would be there, or nothing
+            return Settled::NotMade(error); // atomic: all of it would be there, or nothing
         }
         break;
     }
@@ -330,7 +330,7 @@ pub(super) async fn settle(
 }
 
 impl Shared {
-    /// Checks a commit and has it made.
+    /// Checks a commit, queues it and waits for its result.
     pub(super) async fn commit(
         &self,
         queue: &Queue,

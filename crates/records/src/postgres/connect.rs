@@ -1,4 +1,4 @@
-//! Connections: a pool that reads and one that writes, opened when they are needed and again when they were lost.
+//! Connections: pools that open connections when they are needed, and again when they were lost.
 //!
 //! The archive has a pool of its own that does much the same: a role imports no other role.
 
@@ -34,27 +34,27 @@ use super::{
 };
 use crate::{Error, PostgresConfig, PostgresUrl};
 
-/// The pause before connecting again after a failure, growing from the first to the second.
+/// The pause before reconnecting after a failure, growing from the first to the second.
 pub(super) const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
-/// How often a connection is taken at most when each of them is to another database than the one before.
+/// How often taking a connection is tried while each attempt gets to another database than the one before.
 const TAKEN_MAX: u32 = 5;
 /// Connections for upkeep.
 const UPKEEP_CONNECTIONS: NonZero<usize> = nonzero!(2);
-/// What one system call reads at most.
+/// The most that one system call reads.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// How long a host may be silent before its connections are closed.
 const VANISHED: Duration = Duration::from_secs(60);
-/// The port of a server whose URL names none.
+/// The port if the URL has none.
 const PORT: u16 = 5432;
-/// What the network may take beyond the server's own time-out.
+/// The network's share of a time-out, in addition to the server's own.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that a statement of upkeep may take that goes through all rows.
+/// The longest that a statement of upkeep over all rows may take.
 const LONG_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// An open transaction that waits for its next statement for so long is ended by the server: its locks stop all others.
+/// The server ends an open transaction that waits this long for its next statement: its locks block all others.
 const IDLE_TIMEOUT_MS: u64 = 10_000;
 
-/// The way to the database.
+/// The connections to the database.
 pub(super) struct Database {
     pub(super) connector: Arc<Connector>,
     read: Pool,
@@ -77,12 +77,12 @@ impl Database {
         })
     }
 
-    /// A connection for what only reads.
+    /// A connection for reads.
     pub(super) async fn reader(&self) -> Result<Lease, Error> {
         self.read.lease(self.timeout).await
     }
 
-    /// A connection for what commits.
+    /// A connection for commits.
     pub(super) async fn writer(&self) -> Result<Lease, Error> {
         self.write.lease(self.timeout).await
     }
@@ -97,7 +97,7 @@ impl Database {
         self.upkeep.lease(LONG_TIMEOUT).await
     }
 
-    /// Lets no more connections be taken, and closes those that nobody has.
+    /// Lets no more connections be taken, and closes the idle ones.
     pub(super) fn close(&self) {
         for pool in [&self.read, &self.write, &self.upkeep] {
             pool.permits.close();
@@ -106,7 +106,7 @@ impl Database {
     }
 }
 
-/// Connections that are reused. That which was used last is used next: it knows the statements.
+/// Connections that are reused. The most recently used one is taken first: it has prepared statements.
 struct Pool {
     connector: Arc<Connector>,
     permits: Arc<Semaphore>,
@@ -156,8 +156,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Does some work on the connection, but not for ever: a server that hangs is as good as gone. A connection whose work
-    /// failed is closed, so that the server takes back what was not committed.
+    /// Runs some work on the connection, with a time limit, since a server that hangs is no better than one that is gone. If the
+    /// work fails, the connection is closed, so that the server rolls back what was not committed.
     pub(super) async fn drive<T>(
         mut self,
         what: &'static str,
@@ -183,7 +183,7 @@ impl Lease {
     }
 }
 
-/// Does some work and moves what it sends and waits for, in one task. When the connection ends, the work fails at once.
+/// Runs some work and drives the connection that it uses, in one task. When the connection ends, the work fails at once.
 pub(super) async fn drive<T>(messages: &mut Messages, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -191,7 +191,7 @@ pub(super) async fn drive<T>(messages: &mut Messages, work: impl Future<Output =
             return Poll::Ready(done);
         }
         if has_ended(messages, context) {
-            // Requests that wait for an answer fail when the connection is dropped, and not when it has ended.
+            // Requests that wait for an answer fail only when the connection is dropped, not when it has ended.
             *messages = Box::pin(stream::empty());
             return work.as_mut().poll(context);
         }
@@ -200,7 +200,7 @@ pub(super) async fn drive<T>(messages: &mut Messages, work: impl Future<Output =
     .await
 }
 
-/// Reads what has come; returns whether the connection has ended.
+/// Reads what has arrived; returns whether the connection has ended.
 pub(super) fn has_ended(messages: &mut Messages, context: &mut Context<'_>) -> bool {
     loop {
         match messages.as_mut().poll_next(context) {
@@ -211,7 +211,7 @@ pub(super) fn has_ended(messages: &mut Messages, context: &mut Context<'_>) -> b
     }
 }
 
-/// What a server sends beside answers. Polling it moves the bytes of the connection.
+/// What a server sends besides answers. Polling the stream drives the connection.
 pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<(), tokio_postgres::Error>> + Send>>;
 
 /// A connection in its pool.
@@ -221,14 +221,14 @@ struct Held {
 }
 
 impl Held {
-    /// Whether the server has not closed it since it was used: it is polled once, which shows that at once.
+    /// Whether the server has not closed the connection since it was last used: polling it once shows that at once.
     fn is_well(&mut self) -> bool {
         let mut context = Context::from_waker(std::task::Waker::noop());
         !has_ended(&mut self.messages, &mut context) && !self.connection.client.is_closed()
     }
 }
 
-/// A connection and the statements that it knows.
+/// A connection and its prepared statements.
 pub(super) struct Connection {
     pub(super) client: Client,
     /// By their texts, which are constants: there are some dozens.
@@ -267,17 +267,17 @@ impl Connection {
     }
 }
 
-/// Makes connections.
+/// Opens connections.
 pub(super) struct Connector {
     options: ConnectOptions,
     session: String,
     connect_timeout: Duration,
     pub(super) reach: Arc<Reach>,
-    /// The origin that connections have to a database of: it changes when that was restored, or a standby took over.
+    /// The origin of the database of the latest connection. It changes when the database was restored, or a standby took over.
     pub(super) origin: Mutex<Option<String>>,
-    /// How often the origin was found to be another. Who notices reads anew what it knows.
+    /// How often the origin has changed. Code that notices a change reads its cached state again.
     pub(super) strangers: AtomicU64,
-    /// Up to which of those it was looked for a restore.
+    /// The value of `strangers` at the last check for a restore.
     pub(super) settled: AtomicU64,
 }
 
@@ -294,7 +294,7 @@ impl Connector {
         {
             config.password(password);
         }
-        options.connector()?; // certificates that can't be read are an error now, and not an outage later
+        options.connector()?; // unreadable certificates are an error now, rather than an outage later
         Ok(Self {
             options,
             session: session(url, settings),
@@ -306,15 +306,15 @@ impl Connector {
         })
     }
 
-    /// Whether it was looked for a restore in the database that connections are to now.
+    /// Whether the database of the latest connection has been checked for a restore.
     pub(super) fn is_settled(&self) -> bool {
         self.strangers.load(Ordering::Acquire) == self.settled.load(Ordering::Acquire)
     }
 
-    /// Takes a connection when it was looked for a restore, by `settle`, in the database that it is to.
+    /// Takes a connection to a database that was checked for a restore, by `settle`.
     ///
     /// # Errors
-    /// Those of `take` and `settle`; `Unavailable` when the database changes again and again.
+    /// Those of `take` and `settle`; `Unavailable` when the database keeps changing.
     pub(super) async fn take_settled<T, S, F>(
         &self,
         settle: impl Fn() -> S,
@@ -327,7 +327,7 @@ impl Connector {
         for _ in 0..TAKEN_MAX {
             settle().await?;
             let taken = take().await?;
-            // It may be the first connection to another database.
+            // The connection may be the first one to another database.
             if self.is_settled() {
                 return Ok(taken);
             }
@@ -340,8 +340,7 @@ impl Connector {
         Ok(Held { connection: Connection::new(client), messages })
     }
 
-    /// A connection outside of the pools.
-    /// What it hears goes to `heard`, as long as there is room.
+    /// A connection outside of the pools. Notifications go to `heard`, as long as there is room.
     pub(super) async fn connect_alone(
         &self,
         heard: Option<mpsc::Sender<String>>,
@@ -358,7 +357,7 @@ impl Connector {
         connected
     }
 
-    /// Connects to the first of the URL's hosts that answers and takes writes.
+    /// Connects to the first of the URL's hosts that answers and accepts writes.
     async fn try_hosts(&self, heard: Option<mpsc::Sender<String>>) -> Result<(Client, Messages), Error> {
         let config = &self.options.config;
         let ports = config.get_ports();
@@ -396,7 +395,7 @@ impl Connector {
             if let (Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))), Some(heard)) =
                 (&message, &heard)
             {
-                let _ = heard.try_send(message.payload().to_owned()); // what finds no room is read from the feed
+                let _ = heard.try_send(message.payload().to_owned()); // without room it is dropped: the commit is then read from the feed
             }
             message.map(|message| message.map(|message| message.map(|_| ())))
         }));
@@ -411,7 +410,7 @@ impl Connector {
         Ok((client, messages))
     }
 
-    /// Refuses a server that takes no writes or forgets what it has acknowledged.
+    /// Refuses a server that accepts no writes or may lose what it has acknowledged.
     async fn check(&self, client: &Client) -> Result<(), Error> {
         let row = client.query_one(SERVER, &[]).await;
         let row = row.map_err(|error| error::failed("say what it is", error))?;
@@ -437,8 +436,8 @@ impl Connector {
     }
 }
 
-/// What a connection checks of its server: whether it is a standby, two settings, and its origin: the cluster, its timeline,
-/// which each promotion of a standby and each recovery to a point in time raises, and the database.
+/// What a connection checks of its server: whether it is a standby, two settings, and its origin. The origin consists of the
+/// cluster, its timeline, which changes with each promotion of a standby and each point-in-time recovery, and the database.
 const SERVER: &str = "SELECT r.is_standby, current_setting('fsync'), current_setting('synchronous_commit'), \
      CASE WHEN r.is_standby THEN '' ELSE \
      (SELECT system_identifier FROM pg_control_system()) || '/' || \
@@ -457,15 +456,15 @@ fn session(url: &PostgresUrl, settings: &PostgresConfig) -> String {
     )
 }
 
-/// Every statement of ours has one right plan, by the primary keys; what could tempt the planner away from it, when its
-/// statistics are old or a table is nearly empty, is switched off.
+/// Each of our statements has one right plan, by the primary keys. Settings that could tempt the planner away from it, when its
+/// statistics are old or a table is nearly empty, are switched off.
 const PLANNER: &str = "\
     SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off; \
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off; \
     SET max_parallel_workers_per_gather = 0";
 
-/// Sends at once, and has a host that has vanished noticed within a minute. Where the system knows one of these settings not,
-/// time-outs do the same later.
+/// Sends data at once, and detects a vanished host within a minute. Where the operating system lacks one of these settings,
+/// time-outs detect it later.
 fn keep_alive(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -475,7 +474,7 @@ fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_user_timeout(stream, VANISHED.as_millis() as u32);
 }
 
-/// Whether the database is within reach, and when to try again.
+/// Whether the database can be reached, and when to try again.
 #[derive(Default)]
 pub(super) struct Reach {
     is_lost: AtomicBool,
@@ -490,7 +489,7 @@ struct Loss {
 }
 
 impl Reach {
-    /// Refuses until the back-off has passed: a database that restarts is not stormed.
+    /// Fails until the back-off has passed, so that a restarting database is not flooded with connections.
     fn check_back_off(&self) -> Result<(), Error> {
         let loss = self.loss.lock();
         let waits = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
@@ -504,7 +503,7 @@ impl Reach {
         let mut loss = self.loss.lock();
         let is_known = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
         if is_known {
-            return; // another task has met the same error
+            return; // another task got the same error
         }
         if loss.problem.is_none() {
             warn!(problem, "postgres is out of reach");
@@ -527,7 +526,7 @@ impl Reach {
         self.is_lost.store(false, Ordering::Release);
     }
 
-    /// The problem that there is now.
+    /// The current problem, if any.
     pub(super) fn health(&self) -> Result<(), Error> {
         match &self.loss.lock().problem {
             Some(problem) => Err(Error::unavailable(problem.clone())),
@@ -536,7 +535,7 @@ impl Reach {
     }
 }
 
-/// Half to all of a delay, so that several servers don't come back at the same moment.
+/// A random duration from half of `delay` to `delay`, so that several servers don't retry at the same moment.
 pub(super) fn jittered(delay: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let chance = RandomState::new().hash_one(0) % 512;
@@ -552,7 +551,7 @@ mod tests {
         Connector::new(&url, &PostgresConfig::default()).unwrap()
     }
 
-    /// After a failover the first commits were made before the restore was counted.
+    /// Regression: after a failover, the first commits were made before the restore was counted.
     #[tokio::test]
     async fn the_first_connection_to_another_database_is_not_used_before_a_restore_is_counted() {
         let connector = connector();

@@ -1,4 +1,4 @@
-//! Pages of everything: of all records, and of the blobs that they refer to.
+//! Pages over the whole store: of all records, and of the blobs that they refer to.
 
 use tokio_postgres::types::ToSql;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{AccountId, Damage, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
-/// Bodies of a page of references: each refers to 256 blobs at most.
+/// Bodies per page of references: each refers to up to 256 blobs.
 const REFERENCED_BODIES: i64 = 1_024;
 
 const RECORDS: &str = "SELECT e.key, e.value, e.body, b.blobs, b.bytes FROM \
@@ -20,7 +20,7 @@ const REFERENCED: &str =
     "SELECT id, blobs FROM body WHERE id > $1 AND blobs IS NOT NULL ORDER BY id LIMIT $2";
 
 impl Shared {
-    /// A page of all records, from behind a place. Each account is read by itself.
+    /// A page of all records, from the record that follows `after`. Each account is read as of its own moment.
     pub(super) async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         validate::check_dump(limit)?;
         let mut page = Vec::new();
@@ -53,7 +53,7 @@ impl Shared {
         Ok(self.read("read an account", head).await?.restores)
     }
 
-    /// Adds the records of an account behind a key until the page is full.
+    /// Adds the records of an account that follow the key `behind`, until the page is full.
     pub(super) async fn dump_account(
         &self,
         account: AccountId,
@@ -84,8 +84,9 @@ impl Shared {
         Ok(())
     }
 
-    /// A page of the blobs that bodies refer to, from behind a body. Numbers of bodies are given when their commits begin, and
-    /// so after those of the bodies whose references they take over: a walk that does not see the one sees the other.
+    /// A page of the blobs that bodies refer to, from the body that follows `after`. The number of a new body is higher than that
+    /// of the body whose references it takes over, because it is assigned when its commit begins. So a walk that misses one of
+    /// the two sees the other.
     pub(super) async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
         let after = to_sql(after.unwrap_or_default());
         let parameters: [&(dyn ToSql + Sync); 2] = [&after, &REFERENCED_BODIES];

@@ -1,7 +1,7 @@
 //! Erasing accounts.
 //!
-//! The head of the account stays, since it has the next id and the next revision. While it is marked nothing is committed in
-//! the account, so what is left after a crash is what the next call goes on with.
+//! The head of the account stays, since it has the next id and the next revision. While it is marked as being erased, nothing is
+//! committed in the account, so after a crash the next call continues with what is left.
 
 use restante_core::Identity;
 use tokio_postgres::types::ToSql;
@@ -17,7 +17,7 @@ use super::{
 use crate::{AccountId, Erased, Error, Kind, RecordId, Revision, map::work::Work};
 use std::sync::Arc;
 
-/// Records and tombstones that one transaction erases at most.
+/// The most records and tombstones that one transaction erases.
 const STEP_ROWS: usize = 256;
 
 const KEYS: &str =
@@ -33,7 +33,7 @@ impl Shared {
             let step = self.erase_once(account, left.min(STEP_ROWS)).await?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;
-            // With nothing left of the limit one more step finds out whether there is more.
+            // When the limit is used up, one more step with no room finds out whether there is more.
             erased.has_more = !step.is_done;
             if step.is_done || left == 0 {
                 return Ok(erased);
@@ -62,7 +62,7 @@ impl Shared {
         Ok(step)
     }
 
-    /// Erases records, or tombstones when there are no more records.
+    /// Erases records, or tombstones when no records are left.
     async fn erase_step(
         &self,
         connection: &Connection,
@@ -121,17 +121,17 @@ impl Shared {
     }
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Default)]
 struct EraseStep {
     records: usize,
     tombstones: usize,
     is_done: bool,
-    /// The account with its new revision, if it took one.
+    /// The account with its new revision, if the step took one.
     touched: Vec<(AccountId, Revision)>,
 }
 
-/// The first rows of an account of one table, `limit` at most.
+/// The first rows of one table of an account, at most `limit`.
 async fn keys(
     connection: &Connection,
     account: AccountId,

@@ -1,4 +1,4 @@
-//! What an error of the database means.
+//! Maps errors of PostgreSQL to errors of the records.
 
 use restante_core::ErrorKind;
 use tokio_postgres::error::SqlState;
@@ -14,9 +14,8 @@ fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     match class {
         _ if is_in_the_way(error) => ErrorKind::Corrupt,
         _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
-        // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords; and what an
-        // operator mends while we wait: a database that isn't there, a right that was taken away, a primary that has become a
-        // standby.
+        // Connections, rollbacks by conflict, resources, operator intervention, system errors, passwords; and what an operator
+        // can repair while we wait: a missing database, a revoked privilege, a primary that has become a standby.
         "08" | "25" | "28" | "3D" | "40" | "53" | "55" | "57" | "58" => ErrorKind::Unavailable,
         "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Unavailable,
         "XX" if *state != SqlState::INTERNAL_ERROR => ErrorKind::Corrupt,
@@ -24,14 +23,14 @@ fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     }
 }
 
-/// Whether a row of a record that is created is there already.
+/// Whether the row of a record to be created exists already.
 fn is_in_the_way(error: &tokio_postgres::Error) -> bool {
     let Some(error) = error.as_db_error() else { return false };
     let table = error.table().unwrap_or_default();
     *error.code() == SqlState::UNIQUE_VIOLATION && table.starts_with("entry")
 }
 
-/// What the user of a server must be allowed to do.
+/// The privileges that the user of a server needs.
 const RIGHTS: &str = "let its user own the schema of the records, or grant it SELECT, INSERT, UPDATE and DELETE on all tables there";
 
 /// An error while doing `what`.
@@ -69,8 +68,8 @@ pub(super) enum AttemptError {
 }
 
 impl AttemptError {
-    /// Whether the same may succeed at once on another connection, or now that another transaction has ended. Only for what
-    /// has certainly not been committed.
+    /// Whether the same work may succeed at once on another connection, or now that another transaction has ended. Only for work
+    /// that has certainly not been committed.
     pub(super) fn is_worth_repeating(&self) -> bool {
         let Self::Database(_, error) = self else { return false };
         let passing = [
@@ -79,19 +78,19 @@ impl AttemptError {
             SqlState::ADMIN_SHUTDOWN,
             SqlState::CRASH_SHUTDOWN,
             SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-            // What failed was said to a statement before.
+            // The actual error was reported to an earlier statement.
             SqlState::IN_FAILED_SQL_TRANSACTION,
         ];
         error.is_closed() || error.code().is_some_and(|state| passing.contains(state))
     }
 
-    /// Whether a lock was not to be had in time.
+    /// Whether a lock could not be acquired in time.
     pub(super) fn is_locked_out(&self) -> bool {
         matches!(self, Self::Database(_, error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
     }
 
-    /// Whether the server refused a statement and so has taken the transaction back. A shutdown is no such answer: it may have
-    /// come after the commit.
+    /// Whether the server refused a statement and so has rolled back the transaction. A shutdown doesn't count: it may have come
+    /// after the commit.
     pub(super) fn is_refusal(&self) -> bool {
         let ends = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
         matches!(self, Self::Database(_, error) if error.code().is_some_and(|state| !ends.contains(state)))
@@ -113,7 +112,7 @@ impl From<Error> for AttemptError {
     }
 }
 
-/// Says what a statement was for, should it fail.
+/// Adds to an error what the statement was for.
 pub(super) trait Doing<T> {
     fn doing(self, what: &'static str) -> Result<T, AttemptError>;
 }
@@ -124,7 +123,7 @@ impl<T> Doing<T> for Result<T, tokio_postgres::Error> {
     }
 }
 
-/// A column of a row that a statement of ours has answered.
+/// A column of a row that one of our statements returned.
 pub(super) fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
     row: &'r tokio_postgres::Row,
     number: usize,
@@ -132,7 +131,7 @@ pub(super) fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
     row.try_get(number).doing("be understood")
 }
 
-/// The same for who has no attempt to repeat.
+/// The same for callers that have no attempt to repeat.
 pub(super) fn value<'r, T: tokio_postgres::types::FromSql<'r>>(
     row: &'r tokio_postgres::Row,
     number: usize,

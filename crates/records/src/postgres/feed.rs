@@ -1,4 +1,4 @@
-//! The feed of all accounts, and the checkpoints of those that follow it.
+//! The feed of all accounts, and the checkpoints of followers.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::{
 };
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
-/// The number in the column `account` of a follower's position. It sorts before all accounts.
+/// The value of `account` in the row that holds a follower's position. It sorts before all accounts.
 const OF_POSITION: i64 = -1;
-/// Rows of a follower that one statement removes.
+/// Rows of a follower that one statement deletes.
 const FORGOTTEN_ROWS_MAX: i64 = 4_096;
 
 const TOUCHED: &str = "SELECT account, position, revision, committed_ms FROM feed WHERE position > $1 \
@@ -33,7 +33,7 @@ const FORGET: &str = "DELETE FROM follower WHERE name = $1 AND account = ANY (AR
      SELECT account FROM follower WHERE name = $1 ORDER BY account LIMIT $2))";
 const FOLLOWERS: &str = "SELECT name, number FROM follower WHERE account = $1 ORDER BY name";
 
-/// The accounts whose last commit is behind a position, in the order of those commits.
+/// The accounts whose last commit is after a position, in the order of those commits.
 pub(super) async fn read_touched(
     connection: &Connection,
     after: Position,
@@ -47,7 +47,7 @@ pub(super) async fn read_touched(
     Ok(touched)
 }
 
-/// A row of the feed.
+/// Decodes a row of the feed.
 pub(super) fn decode_touched(row: &Row) -> Result<Touched, AttemptError> {
     let committed_ms: i64 = column(row, 3)?;
     Ok(Touched {
@@ -59,7 +59,7 @@ pub(super) fn decode_touched(row: &Row) -> Result<Touched, AttemptError> {
 }
 
 impl Shared {
-    /// Now, in milliseconds since 1970; times before that are taken for it.
+    /// The current time in milliseconds since 1970; earlier times count as 0.
     pub(super) fn now_ms(&self) -> i64 {
         self.now().0.max(0) / NANOS_PER_MILLI
     }

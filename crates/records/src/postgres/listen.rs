@@ -1,6 +1,6 @@
-//! Commits of other servers: a connection of its own listens, and reads the feed when something was left out.
+//! Commits of other servers: a separate connection listens to notifications, and reads the feed when some were missed.
 //!
-//! This connection also holds the lock that says that this server has the records open.
+//! This connection also holds the lock that shows that this server has the records open.
 
 use std::{
     future::poll_fn,
@@ -24,15 +24,16 @@ use super::{
 };
 use crate::{AccountId, Error, Position, PostgresUrl, Revision, TOUCHED_MAX};
 
-/// How often the feed is read though nothing was heard: a notification may have been lost with a connection.
+/// How often the feed is read without a notification: one may have been lost with a connection.
 const POLL: Duration = Duration::from_secs(10);
 /// How long a statement of this connection may take.
 const STATEMENT: Duration = Duration::from_secs(30);
-/// The longest text that PostgreSQL's NOTIFY takes is 7,999 bytes; longer ones are left out, and listeners read the feed.
+/// The longest list of accounts in a notification. PostgreSQL's NOTIFY allows up to 7,999 bytes; longer lists are left out, and
+/// listeners read the feed.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
-/// The longest numbers before the list of accounts.
+/// Space for the numbers before the list of accounts.
 const PAYLOAD_HEAD_BYTES: usize = 64;
-/// Notifications that wait to be handled at most. What is left out is read from the feed.
+/// The most notifications that wait to be handled. Further ones are dropped, and their commits are read from the feed.
 pub(super) const HEARD_MAX: usize = 1_024;
 
 /// The connection.
@@ -43,7 +44,7 @@ pub(super) struct Listener {
     ticks: Interval,
 }
 
-/// What comes next.
+/// The next event on the connection.
 enum Event {
     Heard(String),
     Poll,
@@ -51,7 +52,7 @@ enum Event {
 }
 
 impl Listener {
-    /// Connects; nothing is listened to yet.
+    /// Connects, without listening yet.
     pub(super) async fn connect(database: &Database) -> Result<Self, Error> {
         let (sender, heard) = mpsc::channel(HEARD_MAX);
         let (client, messages) = Box::pin(database.connector.connect_alone(Some(sender))).await?;
@@ -60,7 +61,7 @@ impl Listener {
         Ok(Self { connection: Connection::new(client), messages, heard, ticks })
     }
 
-    /// Does something on the connection, for so long at most.
+    /// Runs some work on the connection, with a time limit.
     pub(super) async fn run<T>(
         &mut self,
         limit: Duration,
@@ -70,7 +71,7 @@ impl Listener {
         done.unwrap_or_else(|_| Err(Error::unavailable("postgres took too long to answer").into()))
     }
 
-    /// Listens from now on, and takes the lock that this server has the records open.
+    /// Starts listening, and takes the lock that shows that this server has the records open.
     pub(super) async fn listen(&mut self, url: &PostgresUrl, channel: &str) -> Result<(), AttemptError> {
         let lock = open_lock(url);
         let sql = format!("LISTEN \"{channel}\"; SELECT pg_advisory_lock_shared({lock})");
@@ -91,7 +92,7 @@ impl Listener {
         .await
     }
 
-    /// Handles what is heard until the connection is lost.
+    /// Handles notifications until the connection is lost.
     async fn follow(&mut self, shared: &Shared) -> Result<(), AttemptError> {
         loop {
             let is_behind = match self.next().await {
@@ -105,7 +106,7 @@ impl Listener {
         }
     }
 
-    /// Announces what the feed has that was not announced.
+    /// Announces the rows of the feed that were not announced yet.
     async fn read_feed(&mut self, shared: &Shared) -> Result<(), AttemptError> {
         let connection = self.connection.clone();
         loop {
@@ -120,7 +121,7 @@ impl Listener {
         }
     }
 
-    /// After a loss: listens anew, sees that the indexes are those of this server, and reads what was missed.
+    /// After a reconnect: listens again, checks that the indexes are those of this server, and reads what was missed.
     async fn resume(&mut self, shared: &Shared) -> Result<(), AttemptError> {
         shared.settle_if_moved().await?;
         self.listen(&shared.url, &shared.channel).await?;
@@ -132,7 +133,7 @@ impl Listener {
     }
 }
 
-/// Listens until the store is closed, and connects again whenever the connection is lost.
+/// Listens until the store is closed, and reconnects whenever the connection is lost.
 pub(super) async fn run(shared: Arc<Shared>, mut listener: Listener) {
     loop {
         match listener.follow(&shared).await {
@@ -143,8 +144,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut listener: Listener) {
     }
 }
 
-/// Keeps the lock of records that are moved. When it is lost with its connection nothing is written any more: a server may have
-/// the records open.
+/// Keeps the lock of records that are being moved. When it is lost along with its connection, nothing is written any more: a
+/// server may have the records open.
 pub(super) async fn hold(shared: Arc<Shared>, mut listener: Listener) {
     while !matches!(listener.next().await, Event::Lost) {}
     warn!("the connection that keeps the records for this process alone was lost");
@@ -167,8 +168,8 @@ async fn reconnect(shared: &Shared) -> Listener {
 }
 
 impl Shared {
-    /// What a notification says behind the position: the number of accounts, then each with its revision. Without those it
-    /// would be too long.
+    /// The part of a notification after the position: the number of accounts, then each account with its revision. If that would
+    /// be too long, the accounts are left out.
     pub(super) fn payload(&self, touched: &[(AccountId, Revision)]) -> String {
         let head = format!(" {}", touched.len());
         let mut payload = head.clone();
@@ -181,12 +182,12 @@ impl Shared {
         payload
     }
 
-    /// Announces what a notification says; returns whether nothing was left out before it or in it.
+    /// Announces the commits in a notification; returns whether none are missing before it or in it.
     fn hear(&self, payload: &str) -> bool {
         let Some(heard) = Heard::of(payload) else { return false };
         let seen = self.announcements.seen().0;
         if heard.base + heard.count <= seen {
-            return true; // it was read from the feed
+            return true; // already read from the feed
         }
         if heard.base != seen || heard.touched.len() as u64 != heard.count {
             return false;
@@ -201,15 +202,15 @@ impl Shared {
 /// A notification.
 #[derive(Debug, PartialEq, Eq)]
 struct Heard {
-    /// The position before the group.
+    /// The position before the group of commits.
     base: u64,
-    /// How many positions it took.
+    /// How many positions the group took.
     count: u64,
     touched: Vec<(AccountId, Revision)>,
 }
 
 impl Heard {
-    /// What a payload says; `None` when it is none of ours.
+    /// Parses a payload; `None` when it is not one of ours.
     fn of(payload: &str) -> Option<Self> {
         let mut words = payload.split(' ');
         let base = words.next()?.parse().ok().filter(|base| *base < u64::MAX >> 1)?;

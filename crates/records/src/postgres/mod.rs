@@ -1,4 +1,4 @@
-//! PostgreSQL: an ordered map with the keys of the engine `lmdb`, one row for each account, several servers on one database.
+//! PostgreSQL: an ordered map with the same keys as the `lmdb` engine, one row for each account, several servers on one database.
 //!
 //! `docs/design/records.md` gives the reasons, `docs/formats/records-postgres.md` the tables.
 //!
@@ -57,14 +57,15 @@ use crate::{
     map::announce::Announcements, open::Purpose, transfer::incomplete, validate,
 };
 
-/// How long making tables and indexes may take on opening.
+/// How long creating tables and indexes may take on opening.
 const PREPARING: Duration = Duration::from_secs(24 * 3_600);
 
-/// Opens the records of a database, and makes their tables when they aren't there.
+/// Opens the records of a database, and creates their tables when they don't exist.
 ///
 /// # Errors
-/// `NotFound` when there are none and they must exist, `Unavailable` when the server is out of reach, `Conflict` when another server has the records open with other indexes,
-/// `Invalid` when the server forgets what it acknowledged, or the schema can't become the one that is asked for; `Corrupt`.
+/// `NotFound` when there are none and they must exist; `Unavailable` when the server can't be reached; `Conflict` when another
+/// server has the records open with other indexes; `Invalid` when the server may lose what it acknowledged, or when the stored
+/// schema can't become the requested one; `Corrupt`.
 pub(crate) async fn open(url: &PostgresUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = Database::new(url, &config.postgres)?;
     let channel = format!("restante_{}", url.schema());
@@ -98,7 +99,7 @@ pub(crate) async fn open(url: &PostgresUrl, config: Config, purpose: Purpose) ->
     Ok(Moving { opened, transfer: postgres })
 }
 
-/// Prepares the tables and begins to listen, while no other server does.
+/// Prepares the tables and starts listening. No other server does so at the same time.
 async fn begin(
     listener: &mut Listener,
     database: &Database,
@@ -115,7 +116,7 @@ async fn begin(
     match purpose {
         Purpose::Serve => {
             listener.listen(url, channel).await?;
-            // Behind the lock: nobody begins a copy any more.
+            // Checked after taking the lock: from now on nobody can begin a copy.
             if listener.run(PREPARING, open::is_incomplete(&connection)).await? {
                 return Err(incomplete());
             }
@@ -137,16 +138,16 @@ struct Shared {
     url: PostgresUrl,
     schema: Arc<Schema>,
     announcements: Announcements,
-    /// The restores that the records have been through.
+    /// How many restores the records have been through.
     restores: AtomicU64,
-    /// The indexes are those of this server as long as `feed_head` has this number.
+    /// The index epoch of this server: the indexes are unchanged as long as `feed_head` has this number.
     epoch: i64,
     has_other_indexes: AtomicBool,
     is_closed: AtomicBool,
     identity: Identity,
-    /// What names the lock of those that have the records open.
+    /// The name of the lock that servers hold while they have the records open.
     lock_name: String,
-    /// Where commits are notified.
+    /// The channel on which commits are notified.
     channel: String,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
@@ -161,7 +162,7 @@ impl Shared {
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// Refuses to go on when another server has changed the indexes.
+    /// Fails when another server has changed the indexes.
     fn check_epoch(&self, epoch: i64) -> Result<(), Error> {
         if epoch == self.epoch {
             return Ok(());
@@ -178,13 +179,13 @@ impl Shared {
         self.lease(|| self.database.writer()).await
     }
 
-    /// A connection for what changes something beside commits, unless the store is closed.
+    /// A connection for changes other than commits, unless the store is closed.
     async fn caretaker(&self) -> Result<Lease, Error> {
         self.check_open()?;
         self.lease(|| self.database.caretaker()).await
     }
 
-    /// A connection to a database whose restores are counted.
+    /// A connection to a database that was checked for a restore.
     async fn lease<F>(&self, take: impl Fn() -> F) -> Result<Lease, Error>
     where
         F: Future<Output = Result<Lease, Error>>,
@@ -210,7 +211,7 @@ fn other_indexes() -> Error {
     )
 }
 
-/// The engine as the contracts know it.
+/// Implements the traits of the crate.
 struct Postgres {
     shared: Arc<Shared>,
     queue: Queue,

@@ -1,8 +1,8 @@
 //! Opening: tables, identity, restores, indexes.
 //!
-//! Servers that open the same records take turns by an advisory lock. Each server that has them open holds a second one shared,
-//! and each commit takes it, too; who changes the indexes needs it alone. `feed_head.epoch` changes with the indexes, so a
-//! server that lost its lock with its connection can't commit by other indexes than there are.
+//! Servers take turns opening the same records by an advisory lock. Each server that has them open holds a second one in shared
+//! mode, and each commit takes it, too; a server that changes the indexes takes it exclusively. `feed_head.epoch` changes with
+//! the indexes, so a server that lost its lock along with its connection can't commit with outdated indexes.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{Error, PostgresUrl, Schema, rows};
 
-/// How far positions jump for each restore: more than commits are made between two.
+/// How far positions jump for each restore: more than the commits between two restores.
 pub(super) const POSITIONS_PER_RESTORE: u64 = 1 << 40;
-/// How long opening with other indexes waits for servers that are closing. Commits of servers that stay wait as long.
+/// How long opening with other indexes waits for servers that are closing. Commits of servers that stay open wait just as long.
 const CLOSING_WAIT: Duration = Duration::from_secs(2);
 /// How long servers that open the records wait for each other: one of them may build indexes.
 const OPENING_WAIT: Duration = Duration::from_secs(600);
@@ -38,11 +38,11 @@ pub(super) fn open_lock(url: &PostgresUrl) -> String {
     format!("hashtextextended('restante records open {}', 0)", url.schema())
 }
 
-/// What records get that are made.
+/// What records get when they are created.
 pub(super) struct New {
     pub(super) identity: Identity,
-    /// Another store is to be copied into them. They are an incomplete copy from the beginning: else a server would take what a copy
-    /// leaves that is killed at once for an empty store, and fill it.
+    /// They are created to copy another store into them, and are an incomplete copy from the beginning: otherwise, when a copy is
+    /// killed right after it began, a server would take what it left for an empty store, and fill it.
     pub(super) is_incomplete: bool,
 }
 
@@ -52,18 +52,18 @@ pub(super) struct Found {
     pub(super) state: State,
 }
 
-/// What changes seldom, and is the same for all servers.
+/// What changes rarely, and is the same for all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// Changes with the indexes.
+    /// Rises whenever the indexes change.
     pub(super) epoch: i64,
-    /// The restores that the records have been through.
+    /// How many restores the records have been through.
     pub(super) restores: u64,
     /// The position of the last commit.
     pub(super) position: u64,
 }
 
-/// Makes the tables with an identity if they are not there, settles whether the records were restored, and makes the indexes those of `schema`.
+/// Creates the tables when they don't exist, checks whether the records were restored, and makes the indexes match `schema`.
 ///
 /// The caller holds the opening lock on this connection.
 pub(super) async fn prepare(
@@ -97,7 +97,7 @@ pub(super) async fn unlock_opening(connection: &Connection, url: &PostgresUrl) -
     connection.run("let other servers open its records", &sql).await
 }
 
-/// The rows that servers share.
+/// Reads the state that servers share.
 pub(super) async fn read_state(connection: &Connection) -> Result<State, AttemptError> {
     let sql = "SELECT epoch, restores, position FROM feed_head";
     let rows = connection.query("read its feed", sql, &[]).await?;
@@ -143,7 +143,7 @@ async fn make_tables(
     let Some(new) = new else {
         return Err(Error::not_found(format!("there are no records in the schema {schema}")).into());
     };
-    // An owner of the schema need not own the database.
+    // The owner of a schema need not own the database.
     let sql = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
     if client.query_opt(sql, &[&schema]).await.doing(what)?.is_none() {
         connection.run(what, &format!("CREATE SCHEMA \"{schema}\"")).await?;
@@ -160,7 +160,7 @@ async fn make_tables(
     Ok(())
 }
 
-/// Refuses another layout; returns which records these are.
+/// Fails for another layout; returns the identity of the records.
 async fn check_format(connection: &Connection) -> Result<Identity, AttemptError> {
     let format = read_meta(connection, META_FORMAT).await?;
     match format.as_deref().and_then(rows::decode_number) {
@@ -181,7 +181,7 @@ async fn check_format(connection: &Connection) -> Result<Identity, AttemptError>
     Ok(Identity(identity.ok_or_else(damaged)?))
 }
 
-/// Where the tables are: the cluster and its timeline, the database, and the table `meta` in it, which no copy shares.
+/// Where the tables are: the cluster and its timeline, the database, and the id of the table `meta`, which no copy of it has.
 async fn origin(connection: &Connection) -> Result<String, AttemptError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || \
                substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || '/' || \
@@ -190,10 +190,10 @@ async fn origin(connection: &Connection) -> Result<String, AttemptError> {
     column(&row, 0)
 }
 
-/// Counts a restore when the tables are not where they were: in a copy, or in a cluster that went on from a backup or from a
-/// standby, which may lack the last commits. Removing the row `origin` of `meta` has the same effect.
+/// Counts a restore when the tables are not where they were before: in a copy, or in a cluster that continued from a backup or a
+/// standby, which may lack the last commits. Deleting the row `origin` of `meta` has the same effect.
 ///
-/// Returns what `settled` of the connector is when the number of restores is known.
+/// Returns the value that `settled` of the connector gets once the number of restores is known.
 async fn settle(connection: &Connection, database: &Database) -> Result<u64, AttemptError> {
     let strangers = database.connector.strangers.load(Ordering::Acquire);
     let what = "look whether its records were restored";
@@ -218,12 +218,12 @@ pub(super) async fn is_incomplete(connection: &Connection) -> Result<bool, Attem
     Ok(read_meta(connection, META_INCOMPLETE).await?.is_some())
 }
 
-/// Takes the records for this connection alone: no server has them open, and none can open them until it ends.
+/// Takes the records exclusively for this connection: no server has them open, and none can open them until it ends.
 pub(super) async fn lock_alone(connection: &Connection, url: &PostgresUrl) -> Result<(), AttemptError> {
     have_alone(connection, url, "servers have these records open: stop them first").await
 }
 
-/// Takes the lock of those that have the records open for this connection alone.
+/// Takes the lock [`open_lock`] exclusively.
 async fn have_alone(
     connection: &Connection,
     url: &PostgresUrl,
@@ -240,7 +240,7 @@ async fn have_alone(
     }
 }
 
-/// Makes the indexes those of the schema. No other server has the records open meanwhile.
+/// Makes the indexes match the schema. No other server has the records open meanwhile.
 async fn adapt(connection: &Connection, url: &PostgresUrl, wanted: &Schema) -> Result<(), AttemptError> {
     if reindex::has_indexes_of(connection, wanted).await? {
         return Ok(());
@@ -253,7 +253,7 @@ async fn adapt(connection: &Connection, url: &PostgresUrl, wanted: &Schema) -> R
 }
 
 impl Shared {
-    /// Looks for a restore when a connection has found another database than those before.
+    /// Checks for a restore if a connection has found another database than the previous ones.
     pub(super) async fn settle_if_moved(&self) -> Result<(), Error> {
         let connector = &self.database.connector;
         if connector.is_settled() {
@@ -267,7 +267,7 @@ impl Shared {
         };
         let (strangers, state) = lease.drive("look for a restore", look).await?;
         self.restores.store(state.restores, Ordering::Release);
-        // Last, so that a reader which finds it settled has the new number of restores.
+        // Last, so that a reader that sees this value also sees the new number of restores.
         connector.settled.store(strangers, Ordering::Release);
         Ok(())
     }

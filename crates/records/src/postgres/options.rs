@@ -1,4 +1,4 @@
-//! The options of connections: those of tokio-postgres, and the parameters of TLS that only libpq has.
+//! The options of connections: those of tokio-postgres, and the TLS parameters that only libpq has.
 
 use std::{
     error::Error as _,
@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{Error, PostgresUrl};
 
-/// The value of `sslrootcert` for the authorities of the operating system, as in libpq.
+/// The value of `sslrootcert` that means the certificate authorities of the operating system, as in libpq.
 const SYSTEM_ROOTS: &str = "system";
 
 /// The options of connections to a PostgreSQL server.
@@ -24,13 +24,13 @@ pub(crate) struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The options of a URL. `sslmode` is one of libpq's: `disable`, `prefer`, `require`, `verify-ca` and `verify-full`. Without it
-    /// a server on this machine is reached without TLS, any other one as with `prefer`. `sslrootcert` is a file, or `system`,
-    /// which is what `verify-ca` and `verify-full` mean without one; with `require` a file is checked as with `verify-ca`.
-    /// `sslcert` and `sslkey` are the client's own certificate and key.
+    /// The options in a URL. `sslmode` is one of libpq's: `disable`, `prefer`, `require`, `verify-ca` and `verify-full`. Without
+    /// it, a server on this machine is reached without TLS, and any other one as with `prefer`. `sslrootcert` is a file or
+    /// `system`, which is the default with `verify-ca` and `verify-full`; if it is a file, `require` verifies as `verify-ca`
+    /// does. `sslcert` and `sslkey` are the client's own certificate and key.
     ///
     /// # Errors
-    /// `Invalid`: the URL is not understood. Files are read by [`ConnectOptions::connector`].
+    /// `Invalid`: the URL is malformed. Files are read by [`ConnectOptions::connector`].
     pub(crate) fn new(url: &PostgresUrl) -> Result<Self, Error> {
         let invalid = |what: String| Error::invalid(format!("records URL {url} {what}"));
         let mut parameters = TlsParameters::default();
@@ -67,8 +67,8 @@ impl ConnectOptions {
         Ok(Self { config, tls: ClientTls { verify, roots, identity } })
     }
 
-    /// What speaks TLS on a connection, when the server and the options want it. It reads the certificates: a new one is used
-    /// from the next connection on.
+    /// The TLS connector, for connections on which the server and the options want TLS. Reads the certificates, so a new one is
+    /// used from the next connection on.
     ///
     /// # Errors
     /// `Invalid`: a file can't be read or used.
@@ -79,7 +79,7 @@ impl ConnectOptions {
     }
 }
 
-/// What tokio-postgres finds wrong with a URL: the parameter, or the part of the URL that stands for one.
+/// What tokio-postgres finds wrong with a URL: the parameter, or the part of the URL that it comes from.
 fn what_is_wrong(error: &tokio_postgres::Error) -> String {
     let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let name_after = |words: &str| cause.strip_prefix(words).and_then(|rest| rest.strip_suffix('`'));
@@ -98,11 +98,11 @@ fn is_local(config: &tokio_postgres::Config) -> bool {
         Host::Tcp(name) => {
             name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
         }
-        _ => true, // a socket in the file system
+        _ => true, // a Unix domain socket
     })
 }
 
-/// The parameters of a URL that tokio-postgres doesn't know, or knows in part.
+/// The parameters of a URL that tokio-postgres doesn't support, or supports only in part.
 #[derive(Default)]
 struct TlsParameters {
     mode: Option<String>,
@@ -112,7 +112,7 @@ struct TlsParameters {
 }
 
 impl TlsParameters {
-    /// Takes the parameters out of a URL; returns what is left of it.
+    /// Removes the parameters from a URL; returns the rest.
     fn take_from(&mut self, url: &str) -> String {
         let Some((place, parameters)) = url.split_once('?') else { return url.to_owned() };
         let mut others = Vec::new();
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(own.tls.identity, Some(("/c.pem".into(), "/k.pem".into())));
     }
 
-    /// Settings with such a URL passed `restante config check`, and no server started with them.
+    /// Regression: settings with such a URL passed `restante config check`, but no server started with them.
     #[test]
     fn a_url_by_which_nothing_is_reached_is_refused_when_it_is_parsed() {
         for (url, hint) in [

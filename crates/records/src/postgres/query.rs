@@ -1,4 +1,4 @@
-//! Queries: a range of keys in one statement, with the account's head at the same moment.
+//! Queries: a range of keys in one statement, with the account's head as of the same moment.
 
 use tokio_postgres::types::ToSql;
 
@@ -47,7 +47,7 @@ impl Shared {
                 None => state = self.state_of(account, query, sql_value(row, 1)?, sql_value(row, 2)?)?,
             }
         }
-        // The parts of a union have no order among each other that SQL promises.
+        // SQL promises no order among the parts of a union.
         found.sort_unstable();
         if query.direction == Direction::Descending {
             found.reverse();
@@ -70,7 +70,7 @@ impl Shared {
         Ok(Count { entries: from_sql(sql_value(row, 0)?), state })
     }
 
-    /// The state of the kind of a query, if the indexes are still those of this server.
+    /// The state of the query's kind, if the indexes are still those of this server.
     fn state_of(
         &self,
         account: AccountId,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 const HEAD: &str = "SELECT account, head FROM account WHERE account = $1";
-// The limit keeps the planner from reading all rows of the account instead, however few it takes them for.
+// The limit keeps the planner from reading all rows of the account, however few it estimates.
 const GET_WHOLE: &str = "SELECT wanted.n, e.value, e.body, b.blobs, b.bytes \
      FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted (key, n) CROSS JOIN LATERAL \
      (SELECT value, body FROM entry WHERE account = $1 AND key = wanted.key LIMIT 1) e \
@@ -27,7 +27,7 @@ const GET_WHOLE: &str = "SELECT wanted.n, e.value, e.body, b.blobs, b.bytes \
 const GET_SMALL: &str = "SELECT wanted.n, e.value FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted (key, n) \
      CROSS JOIN LATERAL (SELECT value FROM entry WHERE account = $1 AND key = wanted.key LIMIT 1) e";
 
-/// The head of an account, as a connection's transaction sees it.
+/// The head of an account, as the transaction of the connection sees it.
 pub(super) async fn head(connection: &Connection, account: AccountId) -> Result<AccountRow, AttemptError> {
     let rows = connection.query("read an account", HEAD, &[&account_to_sql(account)]).await?;
     match rows.first() {
@@ -41,7 +41,7 @@ pub(super) async fn begin_snapshot(connection: &Connection) -> Result<(), Attemp
     connection.run("read records", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await
 }
 
-/// Ends what [`begin_snapshot`] began.
+/// Ends the transaction of [`begin_snapshot`].
 pub(super) async fn end_snapshot(connection: &Connection) -> Result<(), AttemptError> {
     connection.run("read records", "COMMIT").await
 }
@@ -57,7 +57,7 @@ impl Shared {
         Ok(States { revision: head.revision, kinds })
     }
 
-    /// [`crate::Records::get`] of what has been checked.
+    /// [`crate::Records::get`] for a checked request.
     pub(super) async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
         let keys: Vec<Vec<u8>> = get.ids.iter().map(|id| state_key(get.kind, *id)).collect();
         let sql = if get.with_body { GET_WHOLE } else { GET_SMALL };
@@ -91,7 +91,7 @@ impl Shared {
         Ok(records)
     }
 
-    /// The record of a row whose columns from one on are the value and, `with_body`, the number and the columns of its body.
+    /// Decodes the record in a row. From one column on, these are the value and, `with_body`, the number and the columns of its body.
     #[expect(clippy::too_many_arguments, reason = "they say which record, and where it stands")]
     pub(super) fn record(
         &self,
@@ -115,18 +115,18 @@ impl Shared {
         Ok(Record { kind, id, revision: state.revision, created: state.created, body, properties })
     }
 
-    /// The properties of a kind that jump after a restore.
+    /// The properties of a kind that are raised after a restore.
     fn counters(&self, kind: Kind) -> &[crate::Property] {
         self.schema.kind(kind).map_or(&[][..], |kind| &kind.counters[..])
     }
 
-    /// The restores that the records have been through.
+    /// How many restores the records have been through.
     pub(super) fn restores(&self) -> u64 {
         self.restores.load(Ordering::Acquire)
     }
 }
 
-/// The body of a row whose columns from one on are its number, its blobs and its bytes; `None` when it is not there or is
+/// Decodes the body in a row. From column `first` on, these are its number, its blobs and its bytes; `None` when it is missing or
 /// damaged.
 pub(super) fn body_of(row: &Row, first: usize) -> Option<Body> {
     let number: Option<i64> = row.try_get(first).ok()?;

@@ -1,4 +1,4 @@
-//! On opening: the indexes become those of the schema that is asked for. Nobody else has the records open meanwhile.
+//! On opening: changes the indexes to those of the requested schema. Nobody else has the records open meanwhile.
 
 use tokio_postgres::types::ToSql;
 use tracing::{info, warn};
@@ -18,9 +18,9 @@ use crate::{
     rows::StateRow,
 };
 
-/// Accounts that one statement goes through.
+/// Accounts that one statement processes.
 const ACCOUNTS: i64 = 1_000;
-/// Records whose entries are made in one transaction.
+/// Records whose entries are built in one transaction.
 const RECORDS: usize = 1_000;
 
 const EPOCH: &str = "UPDATE feed_head SET epoch = epoch + 1";
@@ -33,15 +33,15 @@ const ADD: &str =
     "INSERT INTO entry SELECT $1, key, '' FROM unnest($2::bytea[]) AS key ON CONFLICT DO NOTHING";
 const WHAT: &str = "change its indexes";
 
-/// Whether the indexes are those of a schema, all of them whole.
+/// Whether the indexes are those of a schema, all of them complete.
 pub(super) async fn has_indexes_of(connection: &Connection, schema: &Schema) -> Result<bool, AttemptError> {
     Ok(read_known(connection).await?.is_some_and(|known| known == wanted(schema)))
 }
 
-/// Makes the indexes those of `schema`.
+/// Makes the indexes match `schema`.
 ///
 /// # Errors
-/// `Invalid` when a record has more entries in a new index than are possible; those of the database.
+/// `Invalid` when a record would have too many entries in a new index; those of the database.
 pub(super) async fn adapt(connection: &Connection, schema: &Schema) -> Result<(), AttemptError> {
     let before = read_known(connection).await?;
     let wanted = wanted(schema);
@@ -58,7 +58,7 @@ pub(super) async fn adapt(connection: &Connection, schema: &Schema) -> Result<()
             "the indexes of the records have changed: building the new ones"
         );
     }
-    // From here on a server that lost its lock can't commit.
+    // From here on, a server that lost its lock can't commit.
     connection.run(WHAT, "BEGIN").await?;
     connection.query(WHAT, EPOCH, &[]).await?;
     write_known(connection, &in_between(&kept, &touched)).await?;
@@ -80,7 +80,7 @@ pub(super) async fn adapt(connection: &Connection, schema: &Schema) -> Result<()
     write_known(connection, &wanted).await
 }
 
-/// The indexes that there are; `None` when the tables are new.
+/// The existing indexes; `None` when the tables are new.
 async fn read_known(connection: &Connection) -> Result<Option<Vec<Known>>, AttemptError> {
     let Some(row) = read_meta(connection, META_SCHEMA).await? else { return Ok(None) };
     let known = decode(&row);
@@ -107,7 +107,7 @@ async fn remove(connection: &Connection, accounts: &[i64], index: &Known) -> Res
     connection.query(WHAT, REMOVE, &parameters).await.map(|_| ())
 }
 
-/// Makes the entries of some indexes from the records of an account.
+/// Builds the entries of some indexes from the records of an account.
 async fn build(
     connection: &Connection,
     schema: &Schema,
@@ -141,7 +141,7 @@ async fn build(
     Ok(())
 }
 
-/// Adds the entries that the record of a row has in some indexes. A damaged row has none: it is left to the check.
+/// Adds the entries that the record of a row has in some indexes. A damaged row has none: the check reports it.
 fn add_entries(
     schema: &Schema,
     new: &[Known],

@@ -1,6 +1,6 @@
 //! The tables and the keys. `docs/formats/records-postgres.md` describes them.
 //!
-//! The keys of the ordered map `entry` are those of [`crate::map::keys`]. They are bytes, so no collation orders them.
+//! The keys of the ordered map `entry` are those of [`crate::map::keys`]. They are bytes, so no collation affects their order.
 
 use crate::{AccountId, Error};
 
@@ -20,13 +20,13 @@ pub(super) const META_ORIGIN: &[u8] = b"origin";
 pub(super) const META_INCOMPLETE: &[u8] = b"incomplete";
 /// The value of [`META_INCOMPLETE`] until a copy into the store begins to write.
 pub(super) const INCOMPLETE_NEW: u64 = 0;
-/// The value of [`META_INCOMPLETE`] from then on.
+/// The value of [`META_INCOMPLETE`] after that.
 pub(super) const INCOMPLETE_BEGUN: u64 = 1;
 
-/// Partitions of the ordered map, by the hash of the account: each is vacuumed by itself. Their number can't be changed later.
+/// Partitions of the ordered map, by the hash of the account: each is vacuumed separately. Their number can't be changed later.
 const PARTITIONS: u32 = 32;
 
-/// The statements that make the tables, and the only rows of two of them.
+/// The statements that create the tables, and the only rows of two of them.
 pub(super) fn tables() -> String {
     let mut sql = String::from(
         "CREATE TABLE meta (key bytea PRIMARY KEY, value bytea NOT NULL);
@@ -58,12 +58,12 @@ pub(super) fn tables() -> String {
     sql
 }
 
-/// An account as PostgreSQL has it.
+/// An account as PostgreSQL stores it.
 pub(super) fn account_to_sql(account: AccountId) -> i64 {
     i64::from(account.0)
 }
 
-/// An account of ours.
+/// Decodes an account number.
 pub(super) fn account_from_sql(account: i64) -> Result<AccountId, Error> {
     let account = u32::try_from(account);
     account.map(AccountId).map_err(|_| Error::corrupt("an account has a number that none can have"))

@@ -1,4 +1,4 @@
-//! What the store holds and costs.
+//! Statistics.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const SIZES: &str = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::big
      coalesce(sum(pg_total_relation_size(c.oid)) FILTER (WHERE relname = 'body'), 0)::bigint \
      FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'";
 
-/// The next accounts behind one, with their heads.
+/// The accounts that follow one, with their heads.
 pub(super) async fn heads(
     connection: &Connection,
     after: Option<AccountId>,
@@ -35,7 +35,7 @@ pub(super) async fn heads(
 }
 
 impl Shared {
-    /// What the store holds and costs. It reads the head of each account.
+    /// What the store holds and costs. Reads the head of each account.
     pub(super) async fn stats(&self) -> Result<Stats, Error> {
         self.read("count its records", async |connection| {
             let mut stats = Stats::default();

@@ -1,8 +1,8 @@
-//! The statements of a transaction that writes: one round trip that locks and reads, one that writes and commits. The first commit of
-//! an account needs two more, which make its head.
+//! The statements of a transaction that writes: one round trip that locks and reads, and one that writes and commits. The first
+//! commit of an account needs two more, which create its head.
 //!
-//! Heads of accounts are locked in ascending order, so transactions wait for each other and never in a circle. The head of the
-//! feed is locked last and until the commit: so positions rise in the order in which commits become visible.
+//! Heads of accounts are locked in ascending order, so there are no deadlocks. The head of the feed is locked last and until the
+//! commit, so positions rise in the order in which commits become visible.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +25,10 @@ use crate::{
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// What errors say that was to be done.
+/// What was to be done, for error messages.
 const WHAT: &str = "commit records";
 
-/// Another server that changes the indexes is waited for.
+/// Waits while another server changes the indexes.
 const LOCK: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended($1, 0))";
 const MAKE_HEADS: &str = "INSERT INTO account SELECT a, '', '' FROM unnest($1::bigint[]) AS a \
      WHERE NOT EXISTS (SELECT FROM account WHERE account = a) ORDER BY a ON CONFLICT DO NOTHING";
@@ -53,13 +53,13 @@ const DELETE_ROWS: &str = "DELETE FROM entry e USING unnest($1::bigint[], $2::by
      WHERE e.account = gone.account AND e.key = gone.key";
 const PUT_ROWS: &str = "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[]) \
      ON CONFLICT (account, key) DO UPDATE SET value = excluded.value, body = excluded.body";
-/// It looks for no older row, as [`PUT_ROWS`] does, and refuses to replace one.
+/// Does not look for an older row, as [`PUT_ROWS`] does, and refuses to replace one.
 const CREATE_ROWS: &str =
     "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])";
 const PUT_HEADS: &str = "UPDATE account a SET head = new.head, made_by = $3 \
      FROM unnest($1::bigint[], $2::bytea[]) AS new (account, head) WHERE a.account = new.account";
 const DELETE_HEADS: &str = "DELETE FROM account WHERE account = ANY ($1::bigint[]) AND head = ''";
-/// The notification has the server that commits, the position before the group, and what the group has touched.
+/// The notification contains the position before the group, and what the group has touched.
 const MOVE: &str = "WITH head AS (
        UPDATE feed_head SET position = position + cardinality($1::bigint[])
        RETURNING position - cardinality($1::bigint[]) AS base
@@ -75,13 +75,13 @@ const MOVE: &str = "WITH head AS (
 /// What a transaction locks and reads.
 #[derive(Default)]
 pub(super) struct Wanted {
-    /// Ascending, each once.
+    /// Ascending, without duplicates.
     pub(super) accounts: Vec<AccountId>,
     pub(super) rows: Vec<Key>,
     pub(super) bodies: usize,
 }
 
-/// Begins a transaction: locks the heads of accounts, which are made when they are not there, and reads rows.
+/// Begins a transaction: locks the heads of accounts, creating those that don't exist, and reads rows.
 pub(super) async fn begin(
     shared: &Shared,
     connection: &Connection,
@@ -89,7 +89,7 @@ pub(super) async fn begin(
 ) -> Result<Read, AttemptError> {
     let mut read = lock_and_read(shared, connection, wanted, Missing::Left).await?;
     if read.heads.len() < wanted.accounts.len() {
-        // New accounts are rare. Their heads must not be locked after later ones, so everything begins again.
+        // New accounts are rare. Their heads must not be locked after those of later accounts, so the transaction starts over.
         connection.run(WHAT, "ROLLBACK").await?;
         read = lock_and_read(shared, connection, wanted, Missing::Made).await?;
     }
@@ -100,7 +100,7 @@ pub(super) async fn begin(
     Ok(read)
 }
 
-/// What becomes of heads that are not there.
+/// What to do about heads that don't exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Made,
@@ -155,7 +155,7 @@ async fn lock_and_read(
     Ok(read)
 }
 
-/// The records with counters of accounts that were not committed to since a restore.
+/// Reads the records with counters, of accounts that had no commit since a restore.
 async fn read_counters(
     shared: &Shared,
     connection: &Connection,
@@ -180,7 +180,7 @@ async fn read_counters(
     Ok(())
 }
 
-/// An account of a row of `account`, and its head; that of a new one is empty.
+/// Decodes an account and its head from a row of `account`; the head of a new one is empty.
 pub(super) fn decode_head(row: &Row) -> Result<(AccountId, AccountRow), AttemptError> {
     let account = account_from_sql(column(row, 0)?)?;
     let head: &[u8] = column(row, 1)?;
@@ -191,7 +191,7 @@ pub(super) fn decode_head(row: &Row) -> Result<(AccountId, AccountRow), AttemptE
     Ok((account, head))
 }
 
-/// What a commit in doubt needs to be found again: the mark that its transaction leaves.
+/// The mark that a transaction leaves, by which a commit whose outcome is unknown is found again.
 pub(super) type MadeBy = [u8; 16];
 
 /// Writes and commits; returns the position before the first of the accounts that were touched.
@@ -253,7 +253,7 @@ pub(super) async fn end(
     }
 }
 
-/// Puts bodies and rows of a store that is moved and, with a head, ends its account.
+/// Writes bodies and rows of a store that is being moved and, with a head, completes the account.
 pub(super) async fn put(
     connection: &Connection,
     writes: &Writes,
@@ -280,7 +280,7 @@ pub(super) async fn put(
     pipelined_all(connection, Some("BEGIN"), &statements, Some("COMMIT")).await.map(|_| ())
 }
 
-/// The numbers of so many new bodies.
+/// Assigns the numbers of new bodies.
 pub(super) async fn body_ids(connection: &Connection, count: usize) -> Result<Vec<i64>, AttemptError> {
     let rows = connection.query(WHAT, BODY_IDS, &[&to_sql(count as u64)]).await?;
     rows.iter().map(|row| column(row, 0)).collect()
@@ -319,7 +319,7 @@ struct RowColumns<'w> {
     gone_accounts: Vec<i64>,
     gone_keys: Vec<&'w [u8]>,
     put: PutColumns<'w>,
-    /// Of records that are created.
+    /// Of records that are being created.
     created: PutColumns<'w>,
 }
 
@@ -367,7 +367,7 @@ impl<'w> PutColumns<'w> {
     }
 }
 
-/// Sends statements without waiting for each one's answer. When one fails, those behind it fail too, and its error is returned.
+/// Sends statements without waiting for the answer to each. When one fails, the following ones fail too, and its error is returned.
 async fn pipelined_all(
     connection: &Connection,
     first: Option<&str>,
@@ -387,7 +387,7 @@ async fn pipelined_all(
     };
     let queries =
         prepared.iter().zip(statements).map(|(statement, (_, values))| client.query(statement, values));
-    // They are sent in the order in which they are polled first.
+    // They are sent in the order in which they are first polled.
     let (began, (answers, ended)) =
         join(run(first.map(str::to_owned)), join(join_all(queries), run(last.map(str::to_owned)))).await;
     began.doing(WHAT)?;
@@ -411,13 +411,13 @@ async fn pipelined<const N: usize>(
     rows.map_err(|_| Error::internal("statements and answers differ in number").into())
 }
 
-/// The heads of accounts with the marks of their last transactions, and where the accounts are in the feed.
+/// The heads of accounts with the marks of their last transactions, and the feed rows of the accounts.
 pub(super) struct Found {
     pub(super) heads: BTreeMap<AccountId, (AccountRow, Vec<u8>)>,
     pub(super) feed: Vec<Touched>,
 }
 
-/// Reads who made the last commits of accounts. It waits for transactions that are under way.
+/// Reads which transactions last committed to accounts. Waits for running transactions.
 pub(super) async fn find_out(connection: &Connection, accounts: &[AccountId]) -> Result<Found, AttemptError> {
     let accounts: Vec<i64> = accounts.iter().copied().map(account_to_sql).collect();
     let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 3] =

@@ -29,9 +29,9 @@ use crate::{
 };
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
-/// Rows that one transaction removes.
+/// Rows that one transaction deletes.
 const CLEARED_ROWS: i64 = 1_024;
-/// What errors say that was to be done.
+/// What was to be done, for error messages.
 const WHAT: &str = "copy records";
 
 const HEADS: &str = "SELECT a.account, a.head, f.position, f.committed_ms FROM \
@@ -53,7 +53,7 @@ impl Transfer for Postgres {
     async fn state(&self) -> Result<TransferState, Error> {
         let shared = &self.shared;
         let mark = shared.read(WHAT, async |connection| read_meta(connection, META_INCOMPLETE).await).await?;
-        // A store that was made for the copy has the mark, and nothing that an earlier copy has left.
+        // A store that was just created for the copy has the mark, but nothing that an earlier copy left.
         let is_incomplete = mark.is_some_and(|mark| decode_number(&mark) != Some(INCOMPLETE_NEW));
         Ok(TransferState { identity: shared.identity, restores: shared.restores(), is_incomplete })
     }
@@ -81,7 +81,7 @@ impl Transfer for Postgres {
         Ok(())
     }
 
-    /// Removes the head first: what is left after a crash is an account that was never ended.
+    /// Removes the head first: after a crash, what is left is an account that was never completed.
     async fn clear(&self, account: AccountId) -> Result<(), Error> {
         let number = account_to_sql(account);
         let clear_head = async |connection: &Connection| {
@@ -122,7 +122,7 @@ impl Transfer for Postgres {
 }
 
 impl Shared {
-    /// Writes something of a copy. An error leaves open whether it was written.
+    /// Writes a part of a copy. After an error it is unknown whether it was written.
     async fn move_write<T>(
         &self,
         work: impl AsyncFnOnce(&Connection) -> Result<T, AttemptError>,
@@ -163,7 +163,7 @@ impl Shared {
         let head = self.read(WHAT, head).await?;
         if let Some(behind) = behind {
             let mut records = Vec::new();
-            // As they are stored: no counter has jumped.
+            // As stored: no counters are raised.
             self.dump_account(account, self.restores(), behind, limit, &mut records).await?;
             for dumped in records {
                 if page.is_full() {
@@ -180,7 +180,7 @@ impl Shared {
         Ok(page.into_rows())
     }
 
-    /// Adds the tombstones of a kind behind a key.
+    /// Adds the tombstones of a kind that follow a key.
     async fn move_tombstones(
         &self,
         account: AccountId,

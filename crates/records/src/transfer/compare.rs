@@ -9,13 +9,13 @@ use super::{
 use crate::{AccountId, Error, Kind, Position, Report};
 
 /// Compares everything that [`super::copy`] copies; reports what differs. [`Report::records`] is the number of records and
-/// tombstones that both have. What follows from the records, as indexes do, is not compared: [`crate::Upkeep::check`] checks it.
-/// A damaged record or tombstone is reported, and the others are compared.
+/// tombstones that both have. What follows from the records, such as indexes, is not compared: [`crate::Upkeep::check`] verifies
+/// it. A damaged record or tombstone is reported, and the others are compared.
 ///
-/// `progress` is called with the rows of `a` that are done and those in all.
+/// `progress` is called with the number of compared rows of `a`, and their total.
 ///
 /// # Errors
-/// Those of both stores; differences are no error.
+/// Those of both stores; differences are not errors.
 pub async fn compare(
     a: &Moving,
     b: &Moving,

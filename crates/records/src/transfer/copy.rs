@@ -15,15 +15,15 @@ use super::{
 };
 use crate::{AccountId, Checkpoint, Error, Kind, Revision, TOUCHED_MAX};
 
-/// Accounts that are copied at the same time: each has a page of rows in memory that is written and one that is read.
+/// Accounts that are copied concurrently: each has a page of rows in memory that is being written and one that is being read.
 const ACCOUNTS_AT_ONCE: usize = 4;
 
-/// What a copy has done.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Accounts that were copied.
     pub accounts: u64,
-    /// Accounts that an earlier copy, which was interrupted, had copied.
+    /// Accounts that had been copied before an earlier copy was interrupted.
     pub kept: u64,
     /// Records and tombstones that were copied.
     pub rows: u64,
@@ -31,20 +31,20 @@ pub struct Copied {
     pub followers: u64,
 }
 
-/// Copies everything of `from` into `to`, which is empty or an incomplete copy of the same store, and was opened with its
-/// identity ([`crate::Config::identity`]).
+/// Copies everything in `from` to `to`, which is empty or an incomplete copy of the same store, and was opened with its identity
+/// ([`crate::Config::identity`]).
 ///
-/// - *As it is*: ids, revisions, states, floors, counters, the feed and the checkpoints of followers are the same in the copy,
-///   so that clients and followers go on where they were.
-/// - *Resumable*: a copy that was interrupted is gone on with by calling this again. Accounts that were copied and have not
-///   changed since are kept, others are copied again.
-/// - *Whole*: until all accounts are compared at the end, and `from` had no commit meanwhile, servers can't open `to`.
+/// - *Unchanged*: ids, revisions, states, floors, counters, the feed and the checkpoints of followers are the same in the copy,
+///   so that clients and followers continue where they were.
+/// - *Resumable*: calling this again continues a copy that was interrupted. Accounts that were copied and have not changed since
+///   are kept, others are copied again.
+/// - *Complete*: servers can't open `to` until all accounts were compared at the end and `from` had no commit meanwhile.
 ///
-/// `progress` is called with the rows done and the rows in all.
+/// `progress` is called with the number of copied rows, and their total.
 ///
 /// # Errors
-/// `Invalid`: `to` holds other records or is a complete copy, or `from` is an incomplete copy itself. `Conflict`: `from` was changed
-/// meanwhile. `Corrupt`: `from` is damaged. Those of both stores.
+/// `Invalid`: `to` contains other records or is a complete copy, or `from` is itself an incomplete copy. `Conflict`: `from` was
+/// changed meanwhile. `Corrupt`: `from` is damaged. Those of both stores.
 pub async fn copy(
     from: &Moving,
     to: &Moving,
@@ -101,7 +101,7 @@ impl Copied {
     }
 }
 
-/// Refuses what must not be copied, and makes `to` an incomplete copy; returns whether it was one.
+/// Fails if the stores must not be copied, and makes `to` an incomplete copy; returns whether it was one.
 async fn begin(from: &Moving, to: &Moving) -> Result<bool, Error> {
     let (source, target) = (from.transfer.state().await?, to.transfer.state().await?);
     if source.is_incomplete {
@@ -120,7 +120,7 @@ async fn begin(from: &Moving, to: &Moving) -> Result<bool, Error> {
     Ok(target.is_incomplete)
 }
 
-/// Copies an account, whose head is written with its last rows; returns the rows.
+/// Copies an account, whose head is written with its last rows; returns the number of rows.
 async fn copy_account(
     from: Arc<dyn Transfer>,
     to: Arc<dyn Transfer>,
@@ -153,7 +153,7 @@ async fn copy_account(
     }
 }
 
-/// The records and tombstones of each kind that were read.
+/// The number of records and tombstones that were read, by kind.
 #[derive(Default)]
 struct Counted {
     kinds: BTreeMap<Kind, (u64, u64)>,
@@ -174,7 +174,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Refuses an account that has other rows than it says.
+    /// Fails if an account has other rows than its head says.
     fn check(&self, head: &AccountHead) -> Result<(), Error> {
         for kind in &head.kinds {
             let found = self.kinds.get(&kind.kind).copied().unwrap_or_default();
@@ -183,7 +183,7 @@ impl Counted {
             }
         }
         if self.rows != head.rows() {
-            return Err(miscounted(head.account)); // rows of a kind that the head lacks
+            return Err(miscounted(head.account)); // rows of a kind that the head does not have
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ async fn copy_followers(from: &Moving, to: &Moving) -> Result<u64, Error> {
     Ok(followers.len() as u64)
 }
 
-/// The next accounts, as many as a checkpoint takes.
+/// The next accounts, as many as fit in a checkpoint.
 pub(super) async fn next_accounts(heads: &mut Heads<'_>) -> Result<Vec<AccountId>, Error> {
     let mut accounts = Vec::new();
     while accounts.len() < TOUCHED_MAX
@@ -233,7 +233,7 @@ pub(super) async fn next_accounts(heads: &mut Heads<'_>) -> Result<Vec<AccountId
     Ok(accounts)
 }
 
-/// Refuses to end a copy that is not what the source is now.
+/// Fails if the copy differs from what the source is now.
 async fn verify(from: &Moving, to: &Moving) -> Result<(), Error> {
     let mut pairs = HeadPairs::of(from, to).await?;
     while let Some(pair) = pairs.next().await? {

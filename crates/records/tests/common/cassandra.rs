@@ -18,8 +18,8 @@ use super::{
 };
 
 const KEYSPACE: &str = "restante_test";
-/// The tables with the columns that follow the name of the store. The accounts come first: what others have beside is
-/// that of commits which are not made yet.
+/// The tables with the columns that follow the name of the store. The accounts come first: rows of other tables that
+/// no account refers to belong to commits that are not made yet.
 const TABLES: [(&str, &[&str]); 7] = [
     ("account", &["account", "key", "value", "version"]),
     ("accounts", &["bucket", "account"]),
@@ -30,7 +30,7 @@ const TABLES: [(&str, &[&str]); 7] = [
     ("meta", &["key", "value"]),
 ];
 
-/// Whether the tables are there. Two servers that make the same ones at once may disturb each other.
+/// Whether the tables exist. Two servers that create the same ones at once may disturb each other.
 static ARE_MADE: Mutex<bool> = Mutex::new(false);
 
 /// The URL of a new store.
@@ -47,7 +47,7 @@ pub fn url_of(hosts: &str) -> CassandraUrl {
     format!("cassandra://{}/{KEYSPACE}", nodes.join(",")).parse().unwrap()
 }
 
-/// The same place by other names of its nodes.
+/// The same store, reached by other names of its nodes.
 pub fn elsewhere(url: &CassandraUrl) -> CassandraUrl {
     let text = url.to_string().replacen("127.0.0.1", "localhost", 1);
     assert_ne!(text, url.to_string(), "the node has another name");
@@ -82,7 +82,7 @@ pub async fn run_cql(session: &Session, cql: &str, values: Vec<Option<CqlValue>>
     result.into_rows_result().unwrap().rows::<Row>().unwrap().map(Result::unwrap).collect()
 }
 
-/// Copies all rows of a store to another one, as who restores a snapshot does.
+/// Copies all rows of a store to another one, as the restore of a snapshot does.
 pub async fn copy(from: &CassandraUrl, to: &CassandraUrl) {
     let session = session(from).await;
     for (table, columns) in TABLES {

@@ -1,4 +1,4 @@
-//! The engines under test, and where their stores lie during a test.
+//! The engines under test, and where their stores are during a test.
 
 use std::{
     env,
@@ -22,7 +22,7 @@ use tokio_postgres::NoTls;
 
 use super::{cassandra, schema};
 
-/// Each trial writes and syncs: more at once than this only wait for the disk.
+/// Each trial writes and syncs: more than this at once only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 8;
 
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
@@ -30,7 +30,7 @@ const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
 /// Name the nodes and the port of Cassandra, as `dev/services/with cassandra` sets them.
 pub const CASSANDRA_HOST: &str = "RESTANTE_CASSANDRA_HOST";
 pub const CASSANDRA_PORT: &str = "RESTANTE_CASSANDRA_PORT";
-/// How long the remains of a test may take to go.
+/// How long the removal of a test's remains may take.
 const CLEANING_SECONDS_MAX: u64 = 60;
 
 /// An engine under test, in one of its shapes.
@@ -42,7 +42,7 @@ pub enum Engine {
     LmdbNoLog,
     /// A commit log of two times 64 KiB, so that it is full all the time.
     LmdbSmallLog,
-    /// Bodies as they come.
+    /// Bodies are stored as they are.
     LmdbUncompressed,
     Postgres,
     Cassandra,
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Whether what it keeps lies in files of its own on this machine.
+    /// Whether its data is in files of its own on this machine.
     pub fn has_files(self) -> bool {
         !self.is_volatile() && !self.is_shared()
     }
@@ -94,7 +94,7 @@ impl Engine {
         set(variable).is_none().then(|| format!("{variable} is not set"))
     }
 
-    /// Whether it forgets what it has when it is closed.
+    /// Whether it loses its data when it is closed.
     pub fn is_volatile(self) -> bool {
         self == Self::Memory
     }
@@ -131,7 +131,7 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
     })
 }
 
-/// A test that does something to single nodes of a cluster, by the program that a variable names.
+/// A test that acts on single nodes of a cluster, with the program that a variable names.
 pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     let unset = || set(Cluster::VARIABLE).is_none().then(|| format!("{} is not set", Cluster::VARIABLE));
     Trial::ignorable_test(format!("{}-nodes::{name}", engine.name()), move || {
@@ -158,12 +158,12 @@ pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestSto
     runtime.block_on(test(place.clone()));
 }
 
-/// Where the store of one test lies: a folder, or schemas of a database. They go with it.
+/// Where the store of one test is: a folder, or schemas of a database. They are removed when it is dropped.
 pub struct TestStore {
     pub engine: Engine,
     /// How the store is opened.
     pub config: Config,
-    /// What the store takes for the time. It stands still until a test moves it.
+    /// The store's clock. It stops until a test moves it.
     pub clock: Arc<ManualClock>,
     folder: tempfile::TempDir,
     copies: AtomicUsize,
@@ -191,7 +191,7 @@ impl TestStore {
             write_connections: nonzero!(2),
             ..config.postgres
         };
-        // Nodes of tests are slow, and do without a second one that could answer sooner.
+        // Nodes of tests are slow, and there is no second one that could answer sooner.
         config.cassandra.request_timeout_ms = nonzero!(10_000);
         config.cassandra.patience_ms = nonzero!(60_000);
         config.clock = clock.clone();
@@ -212,12 +212,12 @@ impl TestStore {
         self.open().await
     }
 
-    /// A folder beside the store that is not there yet.
+    /// A folder beside the store that does not exist yet.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Another store of the same engine, which is not there yet.
+    /// Another store of the same engine, which does not exist yet.
     pub fn other(&self) -> Config {
         let number = self.copies.fetch_add(1, Ordering::SeqCst);
         let url = match &self.config.url {
@@ -242,7 +242,7 @@ impl TestStore {
                 opened.upkeep.backup(folder).await.unwrap();
             }
             (EngineUrl::Postgres(from), EngineUrl::Postgres(to)) => {
-                // Under another identity, so that what is there in the end has been copied.
+                // Under another identity, so that all that it has at the end was copied.
                 let identity = restante_core::Identity::random();
                 let made = open(Config { identity, ..copy.clone() }).await.unwrap();
                 made.upkeep.close().await.unwrap();
@@ -293,7 +293,7 @@ impl Drop for TestStore {
         schemas.extend(
             (0..self.copies.load(Ordering::SeqCst)).map(|number| format!("{}_{number}", url.schema())),
         );
-        // On a thread of its own, because this one may belong to a runtime. One by one: each has many tables to lock.
+        // On a thread of its own, because this one may belong to a runtime. One at a time: each has many tables to lock.
         let dropped = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             for schema in schemas {
@@ -327,7 +327,7 @@ async fn run_sql(url: &PostgresUrl, sql: &str) -> Result<(), String> {
     done.map_err(|error| format!("{error}: {:?}", std::error::Error::source(&error)))
 }
 
-/// Replaces the rows of one schema by those of another, all of one moment, as `pg_restore` does.
+/// Replaces the rows of one schema with those of another, all as of one moment, as `pg_restore` does.
 async fn copy_schema(from: &PostgresUrl, to: &PostgresUrl) {
     let (from, to, url) = (from.schema(), to.schema(), from);
     let tables = ["meta", "account", "entry", "body", "feed", "feed_head", "follower"];

@@ -1,11 +1,11 @@
 //! A history of commits and reads by several clients of several servers, under faults, and what must hold of it.
 //!
-//! Each commit creates one record whose body is a text of its own. So it shows at the end whether it was made, and how often. What
-//! is checked:
+//! Each commit creates one record whose body is a unique text. So the end state shows whether it was made, and how often. What is
+//! checked:
 //!
-//! - what was acknowledged is there, once, at its revision and with its id, and nothing that was refused is there;
-//! - what a client knows nothing of (`Unavailable`) was made once or not at all;
-//! - revisions are dense, and ids rise with them;
+//! - what was acknowledged exists once, at its revision and with its id, and nothing that was refused exists;
+//! - a commit whose outcome is unknown to its client (`Unavailable`) was made once or not at all;
+//! - revisions have no gaps, and ids rise with them;
 //! - a commit that expected a state came right after it;
 //! - no reader goes back, and none misses what was acknowledged before it began to read.
 
@@ -23,7 +23,7 @@ use restante_records::{
 
 use super::{BY_MAILBOX, EMAIL, in_mailbox, mirror::all_of};
 
-/// What a client knows of its commit.
+/// What a client knows about its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Acknowledged { revision: Revision, id: RecordId },
@@ -40,7 +40,7 @@ struct Attempt {
     outcome: Outcome,
 }
 
-/// How often each outcome came.
+/// How often each outcome occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub acknowledged: usize,
@@ -56,12 +56,12 @@ pub struct History {
     /// The last commit of each account that was acknowledged.
     acknowledged: Mutex<BTreeMap<AccountId, (Revision, RecordId)>>,
     next: AtomicU64,
-    /// What was said of unknown outcomes, and how often.
+    /// The errors of unknown outcomes, and how often each occurred.
     errors: Mutex<BTreeMap<String, u64>>,
 }
 
 impl History {
-    /// Tries a commit and notes what became of it. With `expected` the emails must be in that state.
+    /// Tries a commit and records its outcome. With `expected` the emails must be in that state.
     pub async fn commit(
         &self,
         records: &dyn Records,
@@ -78,7 +78,7 @@ impl History {
                 assert_eq!(made.created.len(), 1, "one record was created");
                 Outcome::Acknowledged { revision: made.revision, id: made.created[0] }
             }
-            // Nobody knows whether such a commit is kept.
+            // The client can't know whether such a commit was made.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full) => {
                 *self.errors.lock().entry(error.to_string()).or_default() += 1;
                 Outcome::Unknown
@@ -98,7 +98,7 @@ impl History {
         answer.map(|made| made.revision)
     }
 
-    /// Tries a commit on a server that dies when `death` is over: its client gets no answer then. An answer before that is one.
+    /// Tries a commit on a server that dies when `death` is over: its client gets no answer then. An answer before that counts.
     pub async fn commit_until(
         &self,
         records: &dyn Records,
@@ -142,12 +142,12 @@ impl History {
         attempts.iter().filter(|attempt| matches!(attempt.outcome, Outcome::Acknowledged { .. })).count()
     }
 
-    /// What was said of unknown outcomes, and how often.
+    /// The errors of unknown outcomes, and how often each occurred.
     pub fn errors(&self) -> BTreeMap<String, u64> {
         self.errors.lock().clone()
     }
 
-    /// Compares with what is there in the end.
+    /// Compares the history with what the store has at the end.
     pub async fn check(&self, opened: &Opened) -> Counts {
         let attempts = self.attempts.lock().clone();
         let mut counts = Counts::default();
@@ -171,7 +171,7 @@ impl History {
     }
 }
 
-/// What is there of an account, by texts; checks revisions and ids.
+/// The records of an account, by texts; checks revisions and ids.
 async fn check_account(
     records: &dyn Records,
     upkeep: &dyn Upkeep,
@@ -226,7 +226,7 @@ impl Reader {
         Self { account, seen: Revision(0), read: 0 }
     }
 
-    /// How many records it has seen by their changes.
+    /// How many records it has seen in changes.
     pub fn read(&self) -> usize {
         self.read
     }
@@ -236,7 +236,7 @@ impl Reader {
         self.seen
     }
 
-    /// Reads what is new, and checks it; an error is that of the server.
+    /// Reads what is new, and checks it. Errors are those of the server.
     pub async fn read_on(&mut self, records: &dyn Records, history: &History) -> Result<(), Error> {
         let before = history.newest(self.account);
         let at_least = before.map_or(self.seen, |(revision, _)| revision.max(self.seen));

@@ -1,4 +1,4 @@
-//! A client that keeps up with an account by its changes alone.
+//! A client that keeps up with an account from its changes alone.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Mirror {
         panic!("the changes of {account:?} don't end");
     }
 
-    /// The same as a follower.
+    /// The same, as a follower.
     pub async fn follow(&mut self, records: &dyn Records, feed: &dyn Feed, account: AccountId, limit: usize) {
         let began = if self.records.is_empty() && self.revision == Revision(0) {
             records.states(account).await.unwrap().revision
@@ -72,7 +72,7 @@ impl Mirror {
     }
 }
 
-/// What every page of changes keeps to.
+/// What holds for every page of changes.
 fn check_page(page: &Changes, since: Revision, limit: usize) {
     assert!(page.revision > since || !page.has_more, "a page with more after it leads on");
     let count = page.created.len() + page.updated.len() + page.destroyed.len();
@@ -91,7 +91,7 @@ pub async fn all_of(upkeep: &dyn Upkeep, account: AccountId) -> BTreeMap<(Kind, 
     own.map(|(place, record)| ((place.kind, place.id), record)).collect()
 }
 
-/// All records, by pages of so many.
+/// All records, by pages of at most `limit`.
 pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(RecordKey, Record)> {
     let mut all: Vec<(RecordKey, Record)> = Vec::new();
     for _ in 0..PAGES_MAX {

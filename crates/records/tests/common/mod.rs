@@ -20,7 +20,7 @@ use restante_records::{
 
 pub const EMAIL: Kind = Kind(1);
 pub const MAILBOX: Kind = Kind(2);
-/// A kind at the end of the numbers, without properties.
+/// A kind with the largest number, without properties.
 pub const THREAD: Kind = Kind(255);
 pub const NO_KIND: Kind = Kind(77);
 
@@ -104,7 +104,7 @@ pub fn create(kind: Kind, body: &str, properties: Properties) -> Change {
     Change::Create { kind, body: Body::new(body.to_owned()), properties }
 }
 
-/// An email whose body tells which it is.
+/// An email whose body names its number.
 pub fn email(n: u64) -> Change {
     create(EMAIL, &format!("email {n}"), in_mailbox(n % 3, n))
 }
@@ -137,7 +137,7 @@ pub async fn commit(
     records.commit(account, Commit::of(changes)).await.unwrap()
 }
 
-/// Commits one change, and answers the id that it created, if it did.
+/// Commits one change, and returns the id that it created, if any.
 pub async fn commit_one(records: &dyn Records, account: AccountId, change: Change) -> Option<RecordId> {
     commit(records, account, [change]).await.created.first().copied()
 }
@@ -172,7 +172,7 @@ pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> V
     panic!("the walk of {query:?} doesn't end");
 }
 
-/// Some position, which no commit need have.
+/// Some position, which need not be that of a commit.
 pub fn at(n: u64) -> Position {
     Position::from_bytes(n.to_be_bytes())
 }
@@ -186,7 +186,7 @@ pub async fn accounts_after(feed: &dyn Feed, after: Position) -> Vec<(AccountId,
     touched.into_iter().map(|touched| (touched.account, touched.revision)).collect()
 }
 
-/// All accounts with their revisions, as a follower finds them that begins at the start.
+/// All accounts with their revisions, as a follower finds them that starts at the beginning.
 pub async fn all_accounts(feed: &dyn Feed) -> Vec<(AccountId, Revision)> {
     let (mut all, mut after) = (Vec::new(), Position::default());
     loop {

@@ -1,4 +1,4 @@
-//! Moves stores, and interrupts that.
+//! Moves stores, and interrupts the moves.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use restante_records::{
     compare, copy, open, open_moving,
 };
 
-/// A store that fails from some write of a copy on.
+/// A store that fails after a number of writes of a copy.
 struct Interrupted {
     inner: Arc<dyn Transfer>,
     left: AtomicUsize,
@@ -63,7 +63,7 @@ impl Transfer for Interrupted {
     }
 }
 
-/// The store to copy, and that to copy it into, which is made when it is not there.
+/// The store to copy, and the one to copy it into, which is created if it does not exist.
 pub async fn open_both(from: &Config, to: &Config) -> (Moving, Moving) {
     let source = open_alone(Config { must_exist: true, ..from.clone() }).await;
     let identity = source.opened.upkeep.identity();
@@ -71,7 +71,7 @@ pub async fn open_both(from: &Config, to: &Config) -> (Moving, Moving) {
     (source, target)
 }
 
-/// Work of a copy that was interrupted may hold a folder for a moment.
+/// An interrupted copy may hold a folder for a moment.
 async fn open_alone(config: Config) -> Moving {
     for _ in 0..1_000 {
         match open_moving(config.clone()).await {
@@ -96,7 +96,8 @@ pub async fn differences(a: &Moving, b: &Moving) -> Vec<String> {
     report.findings.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
 }
 
-/// Copies one store into another, interrupted before so many writes and gone on with, and finds both the same.
+/// Copies one store into another; the copy is interrupted after `writes` writes and continued, and must end
+/// with both the same.
 pub async fn copy_interrupted(from: &Moving, to: &Moving, writes: usize) -> Option<Copied> {
     let inner = to.transfer.clone();
     let transfer = Arc::new(Interrupted { inner, left: AtomicUsize::new(writes) });
@@ -110,7 +111,7 @@ pub async fn copy_interrupted(from: &Moving, to: &Moving, writes: usize) -> Opti
     }
 }
 
-/// Why no server opens an incomplete copy. What the copy has begun when it was interrupted may hold the store for a moment.
+/// The error that keeps a server from opening an incomplete copy. The interrupted copy may hold the store for a moment.
 async fn refused(to: &Config) -> Error {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -122,7 +123,7 @@ async fn refused(to: &Config) -> Error {
     }
 }
 
-/// Moves a store to another place, interrupted after each of some numbers of writes; both are closed before and after.
+/// Moves a store to another place, interrupted after each of these numbers of writes; both are closed before and after.
 pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> Copied {
     for writes in interruptions {
         let (source, target) = open_both(from, to).await;
@@ -131,7 +132,7 @@ pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> 
         if let Some(copied) = copied {
             return copied;
         }
-        // Also when nothing was written: the target was made to be copied into.
+        // Also when nothing was written: the target was created to be copied into.
         if to.url != EngineUrl::Memory {
             let error = refused(to).await;
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -1,4 +1,4 @@
-//! What holds on a store in Cassandra, whose rows and connections others can reach.
+//! What holds on a store in Cassandra, whose rows and connections others can access.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +52,7 @@ crate::promises! {
     ]
 }
 
-/// How long something that must come may take.
+/// How long an expected event may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn url(subject: &Subject) -> &CassandraUrl {
@@ -71,7 +71,7 @@ pub(crate) async fn cql(
     run_cql(&session, statement, values.into_iter().map(Some).collect()).await
 }
 
-/// Passes connections on to a node, until they are cut.
+/// Forwards connections to a node, until they are cut.
 struct Proxy {
     port: u16,
     passing: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -130,7 +130,7 @@ async fn cut_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twi
         tokio::time::sleep(Duration::from_millis(400)).await;
         proxy.cut();
     }
-    // In the end it works again, and what was missed is announced.
+    // At the end it works again, and what was missed is announced.
     let mut last = None;
     for _ in 0..100 {
         if let Ok(made) = other.records.commit(B, Commit::of([thread()])).await {
@@ -171,7 +171,7 @@ async fn cut_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twi
     assert_eq!(findings(&*one.upkeep).await, Vec::<String>::new());
 }
 
-/// Takes position 2 for an account, as a server does that dies then.
+/// Takes position 2 for an account, as a server does that dies right afterwards.
 async fn take_position_2(subject: &Subject, account: AccountId) {
     // Packed numbers: their length, then their bytes.
     let (before, after) = (vec![1, 2, 1, 1], vec![1, 3, 1, 1]);
@@ -204,7 +204,7 @@ async fn a_position_whose_commit_was_never_made_stops_followers_for_a_while_only
     assert_eq!(findings(&*opened.upkeep).await, Vec::<String>::new());
 }
 
-/// The head that settles such a position was taken for one of an account that is listed.
+/// The head that settles such a position was mistaken for that of a listed account.
 async fn an_account_whose_first_commit_was_never_made_is_listed_by_the_next_one(subject: Subject) {
     let mut config = subject.config.clone();
     config.cassandra.patience_ms = nonzero!(1_000);
@@ -223,7 +223,7 @@ async fn an_account_whose_first_commit_was_never_made_is_listed_by_the_next_one(
     assert_eq!(all_of(&*opened.upkeep, B).await.len(), 1);
 }
 
-/// So many conditional requests were made.
+/// How many conditional requests were made.
 fn conditional_requests(metrics: &Metrics) -> u64 {
     let mut registry = Registry::default();
     metrics.register(&mut registry);
@@ -233,7 +233,7 @@ fn conditional_requests(metrics: &Metrics) -> u64 {
     line.and_then(|line| line.rsplit_once(' ')).unwrap().1.parse().unwrap()
 }
 
-/// A plain write has the time of a node's clock, and is invisible after one by a node whose clock is ahead.
+/// A plain write has the time of a node's clock, and is invisible if it follows one by a node whose clock is ahead.
 async fn checkpoints_are_written_by_conditional_statements_alone(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, [thread()]).await;
@@ -327,7 +327,7 @@ async fn a_removed_origin_is_a_restore(subject: Subject) {
 async fn a_server_that_was_thought_to_be_gone_commits_by_no_old_indexes(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, [email(1)]).await;
-    // As when it was paused for so long that others took it for gone: it says again and again that it is there.
+    // As if it had been paused for so long that others assumed it dead: it announces again and again that it is alive.
     let hiding = tokio::spawn({
         let subject = subject.clone();
         async move {

@@ -297,8 +297,8 @@ async fn an_account_without_commits_has_no_changes(subject: Subject) {
     assert_eq!(all_since(&*records, 0).await, Changes::default());
 }
 
-/// Three emails and a thread; two emails and the thread are destroyed one after the other, each a second after the other
-/// (revisions 2, 3 and 4), and forgotten as far as `forgotten_seconds`.
+/// Three emails and a thread; two emails and the thread are destroyed one by one, a second apart (revisions 2, 3 and 4),
+/// and forgotten up to `forgotten_seconds`.
 async fn destroyed_and_forgotten(subject: &Subject, forgotten_seconds: i64) -> (Opened, Vec<RecordId>) {
     let opened = subject.open().await;
     let ids = commit(&*opened.records, A, [email(1), email(2), email(3), thread()]).await.created;

@@ -1,4 +1,4 @@
-//! What `commit` promises of what it makes.
+//! What `commit` promises about what it makes.
 
 use std::collections::BTreeSet;
 
@@ -449,7 +449,7 @@ async fn make_a_history(records: &dyn Records) {
     commit_one(records, A, destroy(EMAIL, created[5])).await;
 }
 
-/// What readers see of it.
+/// What readers see of this history.
 async fn seen(opened: &Opened) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut all = Vec::new();
     for account in [A, B] {
@@ -499,7 +499,7 @@ async fn ids_are_never_used_again_after_reopening(subject: Subject) {
         commit(&*opened.records, A, [destroy(EMAIL, id)]).await;
         opened = subject.reopen(opened).await;
     }
-    // Also when nothing is left that tells of them.
+    // Also when nothing that refers to them is left.
     subject.set_seconds(100);
     opened.upkeep.clean(Timestamp::from_seconds(50), 1_000).await.unwrap();
     let opened = subject.reopen(opened).await;

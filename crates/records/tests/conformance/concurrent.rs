@@ -1,4 +1,4 @@
-//! What holds while several commit and read at once.
+//! What holds while several clients commit and read at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +43,7 @@ const COMMITS: u64 = 40;
 
 type Task<T> = JoinHandle<T>;
 
-/// Starts tasks that commit, one record after the other, and answer the revisions and ids that they got.
+/// Starts tasks that commit one record after the other, and return the revisions and ids that they got.
 fn committers(
     records: &Arc<dyn Records>,
     account_of: fn(u64) -> AccountId,
@@ -115,7 +115,8 @@ async fn of_two_commits_that_expect_the_same_state_one_is_made(subject: Subject)
     }
 }
 
-/// Commits that each change all of these records to the same text, until asked to stop. The first one is made when it returns.
+/// Makes commits that each change all of these records to the same text, until asked to stop. The first one is made when it
+/// returns.
 async fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<AtomicBool>) -> Task<()> {
     let (records, ids, stop) = (records.clone(), ids.to_vec(), stop.clone());
     let (begun, begins) = tokio::sync::oneshot::channel();
@@ -137,7 +138,7 @@ async fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<Atomi
             if let Some(begun) = begun.take() {
                 begun.send(()).unwrap();
             }
-            tokio::task::yield_now().await; // here it ends when the test fails
+            tokio::task::yield_now().await; // the task ends here when the test fails
         }
     });
     begins.await.unwrap();
@@ -151,7 +152,7 @@ async fn readers_never_see_half_a_commit(subject: Subject) {
     let stop = Arc::new(AtomicBool::new(false));
     let rewriter = rewriter(&records, &ids, &stop).await;
     for _ in 0..200 {
-        // The index and the state are read at one moment: all entries have one keyword, and it is that of the state.
+        // The index and the state are read as of one moment: all entries have one keyword, and it is that of the state.
         let page = records.query(A, &Query::new(EMAIL, BY_KEYWORD)).await.unwrap();
         assert_eq!(page.ids.len(), ids.len());
         let keyword = Bytes::from((page.state.0 - 1).to_string());
@@ -196,7 +197,7 @@ async fn no_smaller_revision_appears_after_a_larger_one(subject: Subject) {
     while last.0 < TASKS * COMMITS {
         let since = ChangesSince { kind: None, since: last, limit: 1_000 };
         let page = records.changes(A, &since).await.unwrap();
-        // One record for each revision: what was announced until now has no gap, so nothing can appear below it later.
+        // One record for each revision: what was announced so far has no gap, so nothing can appear below it later.
         seen.extend(page.created.iter().map(|changed| changed.id));
         assert_eq!(seen.len() as u64, page.revision.0);
         last = page.revision;
@@ -220,7 +221,7 @@ async fn a_walk_gives_every_entry_once_while_others_commit(subject: Subject) {
                 let moved = moving[n as usize % moving.len()];
                 let gone = create_one(&*records, A, create(EMAIL, "", in_mailbox(n % 5, n % 60))).await;
                 commit(&*records, A, [move_to(moved, n * 3 % 5, n * 7 % 60), destroy(EMAIL, gone)]).await;
-                tokio::task::yield_now().await; // here it ends when the test fails
+                tokio::task::yield_now().await; // the task ends here when the test fails
             }
         })
     };

@@ -1,4 +1,4 @@
-//! What holds on a store in a database whose rows others can reach.
+//! What holds on a store in a database whose rows others can access.
 
 use restante_core::ErrorKind;
 use restante_records::{
@@ -116,7 +116,7 @@ async fn a_damaged_record_is_corrupt_and_others_are_read(subject: Subject) {
 
 async fn a_new_record_replaces_no_row_and_only_the_commits_of_its_account_are_refused(subject: Subject) {
     let opened = subject.open().await;
-    // Commits of these accounts share transactions, whatever the number of connections up to four.
+    // Commits of these accounts share transactions with any number of connections up to four.
     let (damaged, sound) = (A, AccountId(A.0 + 12));
     let head_of_damaged = format!("SELECT * FROM account WHERE account = {}", damaged.0);
     commit(&*opened.records, damaged, [email(1)]).await;
@@ -154,7 +154,7 @@ async fn a_removed_origin_counts_as_a_restore(subject: Subject) {
 async fn a_server_whose_indexes_are_not_those_of_the_store_any_more_stops(subject: Subject) {
     let opened = subject.open().await;
     let before = commit(&*opened.records, A, [email(1)]).await.revision;
-    // As a server does that changes the indexes, when this one's lock was lost with its connection.
+    // As a server does that changes the indexes after this one's lock was lost with its connection.
     sql(&subject, "UPDATE feed_head SET epoch = epoch + 1").await;
     let error = opened.records.commit(A, Commit::of([email(2)])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);

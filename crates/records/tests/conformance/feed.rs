@@ -181,7 +181,8 @@ fn changed(kind: Kind, ids: &[RecordId]) -> Vec<Changed> {
     ids.iter().map(|id| Changed { kind, id: *id }).collect()
 }
 
-/// Emails 0, 1 and 2 at revision 1; email 0 changes at 2; email 3 comes at 3 and goes at 4; email 1 goes at 5.
+/// Emails 0, 1 and 2 are created at revision 1; email 0 changes at 2; email 3 is created at 3 and destroyed at
+/// 4; email 1 is destroyed at 5.
 async fn a_history(subject: &Subject) -> (Opened, Vec<RecordId>) {
     let opened = subject.open().await;
     let records = &*opened.records;
@@ -230,7 +231,7 @@ async fn pages_of_a_follower_never_cut_a_revision_in_two(subject: Subject) {
         let ids = commit(&*opened.records, A, [email(n), email(n), thread()]).await.created;
         commit(&*opened.records, A, [destroy(EMAIL, ids[0]), destroy(THREAD, ids[2])]).await;
     }
-    // Revisions 1, 3 and 5 each have one record that is still there; 2, 4 and 6 have destroyed two.
+    // Revisions 1, 3 and 5 each have one record that still exists; 2, 4 and 6 have destroyed two.
     for (limit, revision) in [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3), (6, 4), (7, 5), (8, 5)] {
         let page = opened.feed.follow(A, &request(0, 0, limit)).await.unwrap();
         assert_eq!((page.revision, page.has_more), (Revision(revision), true), "limit {limit}");
@@ -364,7 +365,7 @@ async fn the_longest_checkpoint_is_kept(subject: Subject) {
 
 async fn followers_are_apart(subject: Subject) {
     let feed = subject.open().await.feed;
-    // Names that begin others, that have a zero, and that look like the end of one.
+    // Names that are prefixes of others, that contain a zero, and that look like the end of one.
     let names = ["a", "ab", "a\0", "a\0\0", "a\u{ff}", "A"];
     for (n, name) in names.iter().enumerate() {
         feed.save(name, &checkpoint(n as u64 + 1, &[(A, n as u64 + 10)])).await.unwrap();

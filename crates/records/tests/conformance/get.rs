@@ -101,7 +101,7 @@ async fn as_many_ids_as_are_allowed_are_answered(subject: Subject) {
     }
 }
 
-/// An engine may read ranges of rows for them, in which there are gaps, other kinds, and bodies that were replaced.
+/// An engine may read ranges of rows for them, which contain gaps, other kinds, and bodies that were replaced.
 async fn records_close_together_are_found_whatever_became_of_their_bodies(subject: Subject) {
     let records = subject.open().await.records;
     let mut created = Vec::new();

@@ -36,7 +36,7 @@ crate::promises! {
     ]
 }
 
-/// Another place on an engine of another kind, where the store itself can't lie.
+/// Another place on an engine of another kind, where the store itself can't be.
 fn elsewhere(subject: &Subject) -> Config {
     let url = match &subject.config.url {
         EngineUrl::Lmdb(_) => return subject.other(),
@@ -45,8 +45,8 @@ fn elsewhere(subject: &Subject) -> Config {
     Config { url, ..subject.config.clone() }
 }
 
-/// Some of everything: records of several kinds that were changed and destroyed, forgotten history, an erasure that is not
-/// finished, followers.
+/// Some of everything: records of several kinds that were changed and destroyed, forgotten history, an unfinished erasure,
+/// followers.
 pub(crate) async fn fill(subject: &Subject, opened: &Opened) {
     let records = &*opened.records;
     subject.set_seconds(100);
@@ -69,7 +69,7 @@ pub(crate) async fn fill(subject: &Subject, opened: &Opened) {
     opened.feed.save("push", &Checkpoint { position: at(1), accounts: vec![] }).await.unwrap();
 }
 
-/// A store on this engine that is filled, and is open to be moved.
+/// A filled store on this engine, open to be moved.
 async fn filled(subject: &Subject) -> Moving {
     if subject.config.url == EngineUrl::Memory {
         let store = open_moving(subject.config.clone()).await.unwrap();
@@ -128,7 +128,7 @@ async fn pages_of_rows_are_in_order_and_bounded(subject: Subject) {
     }
 }
 
-/// Writes an account anew, with something changed.
+/// Rewrites an account, with something changed.
 async fn plant(store: &Moving, change: impl FnOnce(&mut Vec<Row>, &mut AccountHead)) {
     let mut head = store.transfer.heads(None, 1).await.unwrap().remove(0);
     let mut rows = all_rows(store, A, TRANSFER_ROWS_MAX).await;
@@ -140,7 +140,7 @@ async fn plant(store: &Moving, change: impl FnOnce(&mut Vec<Row>, &mut AccountHe
     store.transfer.put(A, vec![], Some(head)).await.unwrap();
 }
 
-/// A change of a record, and of what is found of it.
+/// A change of a record and of its index entries.
 async fn plant_record(store: &Moving, change: impl Fn(&mut restante_records::Record)) {
     plant(store, |rows, _| {
         let Some(Row::Record(record)) = rows.get_mut(20) else { panic!("{rows:?}") };
@@ -165,7 +165,7 @@ async fn plant_kind(store: &Moving, change: impl Fn(&mut KindHead)) {
     plant(store, |_, head| change(&mut head.kinds[0])).await;
 }
 
-/// Two stores that are the same until something is planted in the second.
+/// Two stores that are the same until something is changed in the second.
 async fn twins(subject: &Subject) -> (Moving, Moving) {
     let source = filled(subject).await;
     let identity = source.opened.upkeep.identity();
@@ -253,7 +253,7 @@ async fn stores_that_differ(source: &Moving, target: &Moving) {
     assert_eq!(differences(source, target).await[0], "the second store: it is an incomplete copy");
 }
 
-/// Every answer to a client that has some state.
+/// Every answer to a client, for each state that it can have.
 async fn answers(opened: &Opened) -> Vec<Result<Changes, ErrorKind>> {
     let mut answers = Vec::new();
     for account in [A, B, LAST] {
@@ -288,7 +288,7 @@ async fn clients_and_followers_go_on_after_a_move(subject: Subject) {
         let checkpoint = moved.feed.checkpoint("search", &[A, B, LAST]).await.unwrap();
         let accounts = vec![(A, Revision(3)), (B, Revision(0)), (LAST, Revision(1))];
         assert_eq!(checkpoint, Checkpoint { position: at(2), accounts });
-        // It goes on where the source was.
+        // It continues where the source was.
         let made = commit(&*moved.records, A, [email(1)]).await;
         assert_eq!((made.revision, made.created[0]), (Revision(states.revision.0 + 1), RecordId(320)));
         let newest = moved.feed.touched(touched.last().unwrap().position, 10).await.unwrap();
@@ -350,7 +350,7 @@ async fn an_interrupted_copy_from_elsewhere_is_gone_on_with(subject: Subject) {
     assert_eq!(moved.upkeep.check(&|_, _| ()).await.unwrap().findings, [], "no body is left over");
 }
 
-/// From LMDB to Cassandra, PostgreSQL and LMDB again; each copy is interrupted and gone on with.
+/// From LMDB to Cassandra, PostgreSQL and LMDB again; each copy is interrupted and continued.
 pub(crate) async fn a_store_that_went_through_all_engines_is_the_same(subject: Subject) {
     let opened = subject.open().await;
     fill(&subject, &opened).await;
@@ -379,7 +379,7 @@ async fn accounts_that_changed_after_an_interrupted_copy_are_copied_again(subjec
     close([source.clone(), source]).await;
     let end = elsewhere(&subject);
     let (source, target) = open_both(&subject.config, &end).await;
-    // All accounts but one; a page of that one may be there.
+    // All accounts but one, which may be there in part.
     let writes = 5;
     assert_eq!(copy_interrupted(&source, &target, writes).await, None);
     close([source, target]).await;
@@ -398,7 +398,7 @@ async fn a_change_during_the_copy_is_noticed(subject: Subject) {
     let (source, target) = twins(&subject).await;
     target.transfer.begin(0).await.unwrap();
     plant_head(&target, |head| head.next_id.0 += 1).await;
-    // The account is taken away when all that is missing was counted.
+    // The account is removed after everything that is missing was counted.
     let progress = |_, _| {
         let transfer = source.transfer.clone();
         let gone = std::thread::spawn(move || {
@@ -424,7 +424,7 @@ async fn other_records_are_not_written_over(subject: Subject) {
     open(other).await.unwrap();
     source.opened.upkeep.close().await.unwrap();
     drop(source);
-    // The same records, which were moved and have gone on.
+    // The same records, after they were moved and changed further.
     let end = subject.other();
     move_store(&subject.config, &end, &[]).await;
     let (source, target) = open_both(&subject.config, &end).await;

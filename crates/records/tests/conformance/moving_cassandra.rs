@@ -66,7 +66,7 @@ async fn an_interrupted_copy_leaves_no_bodies(subject: Subject) {
     assert_eq!((bodies, references), (stored, referring));
 }
 
-/// One record, and the head of an account that has nothing else.
+/// One record, and the head of an account that has no other.
 fn account(account: AccountId, position: Position) -> (Vec<Row>, AccountHead) {
     let body = Body { bytes: vec![7; 1_000].into(), blobs: vec![blob(u64::from(account.0))] };
     let (id, revision) = (RecordId(1), Revision(1));
@@ -159,7 +159,7 @@ async fn commits_go_on_behind_the_positions_and_bodies_of_a_copy(subject: Subjec
     assert_eq!(referenced(&opened).await, sorted);
     let created = commit(&*opened.records, B, [email(1)]).await.created;
     assert_eq!(last_position(&*opened.feed).await, at(2 << 40));
-    // The body of the new record has a number of its own.
+    // The body of the new record has a new number.
     for (of, id) in [(A, RecordId(1)), (B, RecordId(1)), (LAST, RecordId(1))] {
         let record = get_one(&*opened.records, of, EMAIL, id).await.unwrap();
         assert_eq!(record.body.bytes.len(), 1_000);
@@ -180,8 +180,8 @@ async fn a_target_with_commits_that_were_never_made_is_refused(subject: Subject)
     assert!(!store.transfer.state().await.unwrap().is_incomplete);
 }
 
-/// The mark came after the tables and the settings of the store: a server that was started on what a killed copy had left by then made it a
-/// store of its own.
+/// The mark was written after the tables and the settings of the store: a server that was started on what a killed copy had left
+/// by then turned it into a store of its own.
 async fn a_copy_that_was_killed_at_its_beginning_keeps_servers_out(subject: Subject) {
     let source = Subject::new(TestStore::new(Engine::Lmdb));
     let opened = source.open().await;
@@ -190,7 +190,7 @@ async fn a_copy_that_was_killed_at_its_beginning_keeps_servers_out(subject: Subj
     drop(opened);
     open(subject.other()).await.unwrap().upkeep.close().await.unwrap(); // makes the tables
     let target = Config { identity: Identity::random(), ..subject.config.clone() };
-    // What is there before the other tables, and after all of them.
+    // What exists before the other tables, and after all of them.
     let mark = "INSERT INTO meta (store, key, value) VALUES (?, 'incomplete', 0x0101) IF NOT EXISTS";
     cql(&subject, mark, vec![]).await;
     for is_opened in [false, true] {
@@ -236,7 +236,7 @@ async fn a_move_that_lost_the_records_writes_nothing_more(subject: Subject) {
     assert!(store.transfer.put(A, rows, Some(head)).await.is_err());
     assert!(store.transfer.clear(A).await.is_err() && store.transfer.finish().await.is_err());
     assert_eq!(store.transfer.heads(None, 10).await.unwrap(), []);
-    // What was written stays an incomplete copy, which can be gone on with.
+    // What was written remains an incomplete copy, which can be continued.
     let source = Subject::new(TestStore::new(Engine::Lmdb));
     let opened = source.open().await;
     commit(&*opened.records, A, [email(1)]).await;

@@ -280,10 +280,10 @@ async fn a_scattered_index_is_in_the_order_of_ids(subject: Subject) {
     assert_eq!(ids(&*records, A, &query.descending()).await, reversed);
 }
 
-/// So many ids lie between one generation of a scattered index and the next but one, however an engine divides them.
+/// This many ids span at least one whole generation of a scattered index, however an engine divides them.
 const AGES_APART: usize = 70_000;
 
-/// Takes ids, so that what follows is much younger.
+/// Uses up ids, so that what follows is much younger.
 async fn grow_older(records: &dyn Records, ids: usize) {
     for _ in 0..ids.div_ceil(COMMIT_CHANGES_MAX) {
         commit(records, B, (0..COMMIT_CHANGES_MAX).map(|_| thread())).await;
@@ -382,7 +382,7 @@ async fn a_walk_passes_by_what_is_destroyed_and_added_meanwhile(subject: Subject
         let Some(next) = page.next else { break };
         query.after = Some(next);
         if n == 0 {
-            // One comes before the cursor and one after it, one goes that was seen and one that was not.
+            // One is created before the cursor and one after it; one that was seen is destroyed, and one that was not.
             let changes = [(1, 5), (1, 99)].map(|(mailbox, at)| create(EMAIL, "", in_mailbox(mailbox, at)));
             commit(&*records, A, changes.into_iter().chain([destroy(EMAIL, all[0]), destroy(EMAIL, all[3])]))
                 .await;

@@ -1,4 +1,4 @@
-//! What `commit` refuses, and that what was refused leaves nothing behind.
+//! What `commit` refuses, and that a refused commit leaves nothing behind.
 
 use bytes::Bytes;
 use restante_core::ErrorKind;
@@ -159,7 +159,7 @@ async fn too_many_blobs_are_refused(subject: Subject) {
     assert_eq!(refusal(&*records, [with_blobs(BODY_BLOBS_MAX + 1)]).await, ErrorKind::Invalid);
 }
 
-/// Bodies that can't be made shorter by compressing them, as those of encrypted mail.
+/// Bodies that compression can't shorten, such as those of encrypted mail.
 fn random_bodies() -> Vec<Change> {
     use rand::{Rng, SeedableRng};
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(6);
@@ -225,8 +225,8 @@ async fn too_many_entries_of_an_index_are_refused(subject: Subject) {
     assert_eq!(get_one(&*records, A, EMAIL, id).await.unwrap().properties, without_index);
 }
 
-/// An email whose entry in the index of everything has so many bytes: each of the three texts takes three more than it has,
-/// and one more for each zero in it.
+/// An email whose entry in the index of everything has this many bytes: each of the three texts takes three more than it
+/// has, and one more for each zero in it.
 fn with_entry_of(bytes: usize) -> Properties {
     let zeros = bytes - 3 * (TEXT_BYTES_MAX + 3);
     let mut properties = none();
@@ -280,7 +280,7 @@ async fn refused_commits_leave_nothing_behind(subject: Subject) {
     let opened = subject.open().await;
     let created = commit(&*opened.records, A, (0..10).map(email)).await.created;
     let before = everything(&opened).await;
-    // Each begins with changes that could be made.
+    // Each starts with changes that could be made.
     let good = || {
         let moved = Change::Update {
             kind: EMAIL,

@@ -1,4 +1,4 @@
-//! What a restore promises: nothing that was given before it is given again.
+//! What a restore promises: nothing that was assigned before it is assigned again.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ fn since(since: Revision) -> ChangesSince {
     ChangesSince { kind: None, since, limit: CHANGES_MAX }
 }
 
-/// A mailbox that has given so many UIDs.
+/// A mailbox whose next UID is `uid_next`.
 fn with_uid_next(id: RecordId, uid_next: u64) -> Change {
     let properties = none().with(NAME, "Inbox").with(UID_NEXT, uid_next);
     Change::Update { kind: MAILBOX, id, body: None, properties: Some(properties) }
@@ -52,7 +52,7 @@ async fn uid_next(opened: &Opened, id: RecordId) -> u64 {
     uid_next
 }
 
-/// What an account gives out in a few commits: ids, revisions and UIDs.
+/// What an account assigns in a few commits: ids, revisions and UIDs.
 async fn give(opened: &Opened, account: AccountId, inbox: Option<RecordId>) -> BTreeSet<(&'static str, u64)> {
     let mut given = BTreeSet::new();
     for n in 0..5 {

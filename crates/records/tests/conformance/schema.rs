@@ -1,4 +1,4 @@
-//! What opening promises, and what it does about a schema that has changed.
+//! What opening promises, and how it handles a schema that has changed.
 
 use restante_core::ErrorKind;
 use restante_records::{
@@ -127,7 +127,7 @@ async fn an_index_that_was_dropped_is_made_anew(subject: Subject) {
     let opened = reopen_with(&subject, opened, without_hash()).await;
     let query = Query::new(EMAIL, BY_HASH).equals(0);
     assert_eq!(opened.records.query(A, &query).await.unwrap_err().kind(), ErrorKind::Invalid);
-    // What happens meanwhile doesn't touch it: its old entries would be wrong.
+    // What happens meanwhile doesn't update it: its old entries would be wrong.
     commit(&*opened.records, A, [destroy(EMAIL, all[0])]).await;
     let opened = reopen_with(&subject, opened, email_schema()).await;
     assert_eq!(ids(&*opened.records, A, &query).await, [all[3], all[6]]);
@@ -154,7 +154,7 @@ async fn an_index_that_records_do_not_fit_is_refused(subject: Subject) {
         panic!("the index has no room")
     };
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    // With the schema that it had it is as it was.
+    // With its former schema it is as it was.
     let opened = subject.open().await;
     assert_eq!(get_one(&*opened.records, A, EMAIL, id).await.unwrap().body.bytes, "many");
     assert_eq!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings, []);

@@ -53,7 +53,7 @@ pub(crate) async fn findings(upkeep: &dyn Upkeep) -> Vec<String> {
     report.findings.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
 }
 
-/// How long something that must come may take.
+/// How long an expected event may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn servers_see_each_others_commits_at_once(subject: Subject) {
@@ -98,7 +98,7 @@ async fn commits_of_other_servers_are_announced(subject: Subject) {
             .expect("an announcement comes")
             .expect("the store is there");
         let Ok(Announcement { account, revision }) = next else {
-            // It was too slow for all at once: what it missed it would read.
+            // It was too slow for all of them: a client would read what the watch missed.
             newest = all.iter().map(|account| (*account, Revision(10))).collect();
             continue;
         };
@@ -131,7 +131,7 @@ async fn servers_on_one_account_get_every_revision_and_id_once(subject: Subject)
     assert_eq!(servers[0].upkeep.check(&|_, _| ()).await.unwrap().findings, []);
 }
 
-/// A server may keep what it knows of an account, and must not answer by it when it is not true any more.
+/// A server may cache what it knows of an account, but must not answer from a cache that is out of date.
 async fn a_server_that_was_alone_for_long_notices_another_one(subject: Subject) {
     let (one, other) = (subject.open().await, subject.open().await);
     let in_state = |state: u64| Commit::of([email(1)]).if_in_state(EMAIL, Revision(state));
@@ -143,7 +143,7 @@ async fn a_server_that_was_alone_for_long_notices_another_one(subject: Subject) 
         commit(&*other.records, A, [email(9)]).await; // the sixth
         let question = |since: u64| ChangesSince { kind: Some(EMAIL), since: Revision(since), limit: 100 };
         match round {
-            // What it knows must not refuse what is true, nor take what is not.
+            // Its cache must not make it refuse a state that is right, nor accept one that is wrong.
             0 => {
                 let refused = one.records.commit(A, in_state(before + 5)).await.unwrap_err();
                 assert_eq!(refused.kind(), ErrorKind::Conflict);
@@ -226,7 +226,7 @@ fn with_parameter(subject: &Subject, parameter: &str) -> Config {
     Config { url: EngineUrl::Postgres(url), ..subject.config.clone() }
 }
 
-/// Each commit says which one it is, so that one that is made twice shows.
+/// Each commit has its number, so that one that is made twice shows.
 pub(crate) async fn commit_numbered(opened: Opened, task: u64, stop: Arc<AtomicBool>) -> (Vec<String>, u64) {
     let (mut acknowledged, mut refused) = (Vec::new(), 0);
     for n in 0..100_000 {
@@ -267,7 +267,7 @@ async fn lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_tw
         tokio::time::sleep(Duration::from_millis(100)).await;
         subject.sql(&kill).await;
     }
-    // In the end it works again, and what was missed is announced.
+    // At the end it works again, and what was missed is announced.
     let mut last = None;
     for _ in 0..600 {
         match other.records.commit(B, Commit::of([thread()])).await {
@@ -346,7 +346,7 @@ async fn bytes_that_texts_can_not_have_are_kept(subject: Subject) {
     assert_eq!(opened.feed.followers().await.unwrap()[0].0, "a\0b");
 }
 
-/// It said that a restore can't be noted, and nothing had been restored.
+/// The error said that a restore can't be recorded, although nothing had been restored.
 async fn an_error_for_a_user_that_may_only_read_names_the_rights_it_lacks(subject: Subject) {
     subject.open().await.upkeep.close().await.unwrap();
     let reader = with_parameter(&subject, "options=-c%20role%3Dpg_read_all_data");

@@ -171,7 +171,7 @@ async fn a_check_tells_how_far_it_is(subject: Subject) {
     assert_eq!(wrong.into_inner(), 0, "no more is done than there is");
 }
 
-/// Emails, each destroyed by a commit of its own and a second after the one before, from 10 on: revisions 2, 3, ...
+/// Emails, each destroyed by a commit of its own, a second apart and starting at second 10: revisions 2, 3, ...
 async fn destroyed_one_by_one(
     subject: &Subject,
     opened: &Opened,
@@ -422,7 +422,7 @@ async fn references_that_stay_while_others_come_and_go_are_returned(subject: Sub
     let ids = commit(records, A, many(0).chain(many(10_000))).await.created;
     let staying: BTreeSet<BlobId> = (0..1_000).chain(10_000..11_000).map(blob).collect();
     let mut n = 0;
-    // A new body with the same references may be returned elsewhere than the old one.
+    // A new body with the same references may be returned at another position than the old one.
     let found = references(&*opened.upkeep, async || {
         for _ in 0..20 {
             n = (n + 7) % 500;
@@ -438,7 +438,7 @@ async fn references_that_stay_while_others_come_and_go_are_returned(subject: Sub
     assert!(staying.is_subset(&found));
 }
 
-/// However the record that refers to it runs before the pages: in one commit, and in two.
+/// Even if the reference to it moves from record to record ahead of the pages: in one commit, and in two.
 async fn a_blob_that_is_taken_over_from_record_to_record_is_returned(subject: Subject) {
     let opened = subject.open().await;
     let records = &*opened.records;
@@ -513,7 +513,7 @@ async fn closing_twice_is_no_error(subject: Subject) {
     opened.upkeep.close().await.unwrap();
 }
 
-/// Commits until the store is closed, and answers what was acknowledged.
+/// Commits until the store is closed, and returns what was acknowledged.
 async fn commit_until_closed(opened: &Opened, account: AccountId) -> u64 {
     for n in 0.. {
         match opened.records.commit(account, Commit::of([email(n)])).await {
@@ -523,12 +523,12 @@ async fn commit_until_closed(opened: &Opened, account: AccountId) -> u64 {
                 return n;
             }
         }
-        tokio::task::yield_now().await; // here it ends when the test fails
+        tokio::task::yield_now().await; // the task ends here when the test fails
     }
     unreachable!("it ends when the store is closed")
 }
 
-/// Lets some commit, and closes meanwhile. Answers what was acknowledged in each account.
+/// Closes the store while several commit. Returns what was acknowledged in each account.
 async fn close_under_load(opened: &Opened) -> Vec<u64> {
     let start = |account: u32| {
         let opened = opened.clone();
@@ -560,7 +560,7 @@ async fn everything_acknowledged_before_closing_survives(subject: Subject) {
     for (account, revision) in acknowledged.into_iter().enumerate() {
         let account = AccountId(account as u32);
         let there = opened.records.states(account).await.unwrap().revision;
-        // What was under way when the store closed may be there or not.
+        // A commit that was in flight when the store closed may have been made or not.
         assert!(there == Revision(revision) || there == Revision(revision + 1));
         assert_eq!(all_of(&*opened.upkeep, account).await.len() as u64, there.0);
     }
@@ -664,7 +664,7 @@ async fn a_backup_while_others_commit_has_what_was_acknowledged(subject: Subject
             while !stop.load(Ordering::SeqCst) {
                 n += 1;
                 commit(&*records, AccountId(account), [email(n), thread()]).await;
-                tokio::task::yield_now().await; // here it ends when the test fails
+                tokio::task::yield_now().await; // the task ends here when the test fails
             }
             n
         })

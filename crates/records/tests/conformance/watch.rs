@@ -26,7 +26,7 @@ crate::promises! {
     disk: []
 }
 
-/// How long something that must come may take.
+/// How long an expected event may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn next(watch: &mut Watch) -> Announcement {
@@ -153,8 +153,8 @@ async fn a_commit_whose_committer_gave_up_is_announced_if_it_is_made(subject: Su
 async fn a_slow_watcher_learns_how_much_it_missed(subject: Subject) {
     let records = subject.open().await.records;
     let mut watch = records.watch();
-    // Committed together, so that a device that syncs slowly does so a few times only; each in an account of its own, so that
-    // none is announced with another.
+    // Committed together, so that a device with slow syncs syncs only a few times; each in its own account, so that none is
+    // announced with another.
     for hundred in 0..30_u32 {
         let start = |n: u32| {
             let records = records.clone();

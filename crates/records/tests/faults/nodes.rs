@@ -1,4 +1,4 @@
-//! Faults of one of three Cassandra nodes: while it is gone, hangs, is slow, or has lost what it had, clients commit and read, and
+//! Faults of one of three Cassandra nodes: while it is down, hangs, is slow, or has lost its data, clients commit and read, and
 //! afterwards they go on without opening the store again.
 
 use std::{
@@ -79,7 +79,7 @@ impl Load {
         eprintln!("{when}: {} commits are acknowledged", self.history.acknowledged());
     }
 
-    /// Sees that clients go on, at a named moment.
+    /// Checks at a named moment that clients go on.
     fn clients(&self) -> impl AsyncFn(&str) {
         async |when| self.goes_on(when).await
     }
@@ -115,7 +115,7 @@ async fn a_node_that_hangs(place: Arc<TestStore>) {
     load.end().await;
 }
 
-/// A server that reaches each node by a proxy.
+/// A server that reaches each node through a proxy.
 async fn behind_proxies(place: &TestStore) -> (Vec<Proxy>, Opened) {
     let config = impatient(place);
     let EngineUrl::Cassandra(url) = &config.url else { panic!("{} has no nodes", config.url) };

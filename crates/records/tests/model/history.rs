@@ -1,30 +1,30 @@
-//! What became of each record, noted beside the engine and the model, and what pages of changes must say of it.
+//! What happened to each record, kept beside the engine and the model, and what pages of changes must contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use restante_records::{AccountId, Changed, Changes, Kind, Record, RecordId, Revision};
 
-/// A record that is gone.
+/// A destroyed record.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     created: Revision,
     seconds: i64,
 }
 
-/// The records that are gone and not forgotten, in the order in which they are forgotten.
+/// The destroyed records that are not forgotten, in the order in which they are forgotten.
 #[derive(Default)]
 pub(crate) struct History {
     gone: BTreeMap<(AccountId, Kind, Revision, RecordId), Gone>,
 }
 
-/// Which changes a page is to have.
+/// Which changes a page must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) account: AccountId,
     pub(crate) kind: Option<Kind>,
     pub(crate) since: Revision,
     pub(crate) limit: usize,
-    /// Whether what was created after `since` is returned when it is gone.
+    /// Whether a record that was created after `since` and destroyed is returned.
     pub(crate) with_unknown: bool,
 }
 
@@ -42,7 +42,7 @@ impl History {
         self.gone.insert((account, record.kind, at, record.id), gone);
     }
 
-    /// Forgets the first of what was destroyed before a second.
+    /// Forgets the first of those that were destroyed before this second.
     pub(crate) fn forget(&mut self, before_seconds: i64, count: usize) {
         let old = self.gone.iter().filter(|(_, gone)| gone.seconds < before_seconds);
         let old: Vec<_> = old.map(|(place, _)| *place).take(count).collect();
@@ -62,7 +62,7 @@ impl History {
         }
     }
 
-    /// What is to be returned, by revisions.
+    /// The changes to return, by revision.
     fn expected(
         &self,
         asked: &Asked,
@@ -87,7 +87,7 @@ impl History {
         expected
     }
 
-    /// A page covers whole revisions and has all of them: how many, is the engine's choice within the limit.
+    /// A page covers whole revisions completely; how many is the engine's choice within the limit.
     pub(crate) fn assert_right(
         &self,
         page: &Changes,

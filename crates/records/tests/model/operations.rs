@@ -12,7 +12,7 @@ use crate::common::{
     NAME, NO_INDEX, NO_KIND, NO_PROPERTY, RECEIVED, SIZE, THREAD, blob, none,
 };
 
-/// A number that stands for one of the things that there are.
+/// A number that stands for one of the existing things.
 pub(crate) type Pick = u16;
 
 /// Accounts that are used.
@@ -94,7 +94,7 @@ pub(crate) enum Expected {
     Other(u64),
 }
 
-/// A change, whose record is one of those that there are.
+/// A change of one of the existing records.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
     Create { kind: Kind, body: Body, properties: Properties },
@@ -103,7 +103,7 @@ pub(crate) enum Wanted {
     DestroyMissing { kind: Kind, id: u64 },
 }
 
-/// A query, whose cursor is one of those that were given.
+/// A query, whose cursor is one of those that were returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) account: u32,
@@ -123,7 +123,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     prop_oneof![6 => Just(EMAIL), 3 => Just(MAILBOX), 2 => Just(THREAD)]
 }
 
-/// Few values, so that equal ones are common, and those at which their order could break.
+/// Few values, so that equal ones are common, and values at which their order could break.
 fn values() -> impl Strategy<Value = Value> {
     prop_oneof![
         8 => (0..5_u64).prop_map(Value::Number),

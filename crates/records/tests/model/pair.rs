@@ -37,11 +37,12 @@ pub(crate) struct Pair {
     /// Whether the engine has all indexes that the model has.
     has_all_indexes: bool,
     moves: usize,
-    /// Cursors that were given, and the indexes that they are of.
+    /// Cursors that were returned, and the indexes that they belong to.
     cursors: Vec<((Kind, Index), Cursor)>,
     /// What a client has of each account of the engine.
     clients: Vec<Mirror>,
-    /// Accounts that are half erased: their records go without a revision until the last step, so clients lag until then.
+    /// Accounts that are half erased: their records are removed without a revision until the last step, so clients lag
+    /// until then.
     erasing: BTreeSet<AccountId>,
     history: History,
     /// The model's position for each position of the engine that was seen.
@@ -49,7 +50,7 @@ pub(crate) struct Pair {
     now_seconds: i64,
 }
 
-/// Both must answer the same, or refuse for the same reason.
+/// Both must return the same, or refuse for the same reason.
 fn agreed<T: PartialEq + Debug>(
     what: &impl Debug,
     engine: Result<T, Error>,
@@ -68,7 +69,7 @@ fn agreed<T: PartialEq + Debug>(
     }
 }
 
-/// One of these, or none when there are none.
+/// One of these, or `None` if there are none.
 fn picked<T: Copy>(of: &[T], pick: Pick) -> Option<T> {
     (!of.is_empty()).then(|| of[usize::from(pick) % of.len()])
 }
@@ -132,7 +133,7 @@ impl Pair {
         }
     }
 
-    /// The records that there are, as far as a commit needs to know.
+    /// The existing records, as far as a commit needs to know.
     async fn known(&self, account: AccountId) -> Vec<(Kind, RecordId)> {
         let all = dump(&*self.model.upkeep, 1_000).await.into_iter();
         all.filter(|(place, _)| place.account == account).map(|(place, _)| (place.kind, place.id)).collect()
@@ -142,7 +143,7 @@ impl Pair {
         self.model.records.states(account).await.unwrap().revision
     }
 
-    /// A revision of an account, the one after its last among them.
+    /// A revision of an account; may be the one after its last.
     async fn pick_revision(&self, account: AccountId, pick: Pick) -> Revision {
         Revision(u64::from(pick) % (self.revision(account).await.0 + 2))
     }
@@ -221,7 +222,7 @@ impl Pair {
         panic!("the walk of {query:?} doesn't end");
     }
 
-    /// A cursor of an index; now and then that of another one.
+    /// A cursor of an index; sometimes that of another one.
     fn pick_cursor(&self, of: (Kind, Index), pick: Pick) -> Option<Cursor> {
         let is_any = pick.is_multiple_of(16);
         let own = self.cursors.iter().filter(|(cursor_of, _)| is_any || *cursor_of == of);
@@ -273,7 +274,7 @@ impl Pair {
         }
     }
 
-    /// A client that can't go on from where it is begins anew, as a follower.
+    /// A client that can't continue from its state starts again, as a follower.
     async fn keep_up(&mut self, account: AccountId, limit: usize) {
         let client = &mut self.clients[account.0 as usize];
         let since = ChangesSince { kind: None, since: client.revision, limit };
@@ -288,7 +289,7 @@ impl Pair {
         }
     }
 
-    /// Positions are each store's own, so those of both are noted side by side.
+    /// Positions are specific to a store, so those of both are recorded side by side.
     async fn note_positions(&mut self) {
         let engine = self.engine.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
         let model = self.model.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
@@ -378,7 +379,7 @@ impl Pair {
         if is_closed_before {
             self.engine.upkeep.close().await.unwrap();
         }
-        // What is not closed is let go of, as by a process that ends.
+        // What is not closed is dropped, as by a process that ends.
         self.engine = self.model.clone();
         self.has_all_indexes = has_all_indexes;
         self.engine = open(self.config_with_schema()).await.unwrap();
@@ -389,7 +390,7 @@ impl Pair {
         Config { schema, ..self.config.clone() }
     }
 
-    /// Goes on with a copy of a copy. The first copy is on another engine.
+    /// Continues with a copy of a copy. The first copy is on another engine.
     async fn move_away_and_back(&mut self, interruptions: &[usize]) {
         self.engine.upkeep.close().await.unwrap();
         self.engine = self.model.clone();
@@ -421,7 +422,7 @@ impl Pair {
         self.engine = open(self.config_with_schema()).await.unwrap();
     }
 
-    /// What a backup has is what the store has.
+    /// A backup has what the store has.
     async fn backup(&mut self) {
         let place = self.place.copy(&self.config, &self.engine).await;
         let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
@@ -430,7 +431,7 @@ impl Pair {
         copy.upkeep.close().await.unwrap();
     }
 
-    /// Everything that can be read is the same in the end.
+    /// Everything that can be read is the same at the end.
     pub(crate) async fn finish(mut self) {
         for account in self.erasing.clone() {
             self.erase(account, usize::MAX).await;
@@ -449,7 +450,7 @@ impl Pair {
     }
 }
 
-/// A change of a commit; none when there is no record for it.
+/// A change of a commit; `None` if there is no record for it.
 fn change(wanted: Wanted, known: &[(Kind, RecordId)]) -> Option<Change> {
     match wanted {
         Wanted::Create { kind, body, properties } => Some(Change::Create { kind, body, properties }),
@@ -494,14 +495,14 @@ fn without_positions(touched: Vec<Touched>) -> Vec<Touched> {
     touched.into_iter().map(|touched| Touched { position: Position::default(), ..touched }).collect()
 }
 
-/// What all engines count alike: what is there, and what history tells of.
+/// What all engines count alike: the records, and what history remembers.
 fn counts(stats: &Stats) -> impl PartialEq + Debug + use<> {
     let kinds = stats.kinds.iter().map(|kind| (kind.kind, kind.records, kind.tombstones));
     let kinds: BTreeSet<_> = kinds.filter(|(_, records, tombstones)| records + tombstones > 0).collect();
     (stats.accounts, kinds, stats.commits)
 }
 
-/// The engine has what the model has, after so many restores.
+/// The engine has what the model has, and this many restores.
 async fn assert_same(engine: &Opened, model: &Opened, restores: u64) {
     assert_sound(engine).await;
     assert_eq!(dump(&*engine.upkeep, 7).await, dump(&*model.upkeep, 1_000).await);

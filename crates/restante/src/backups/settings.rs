@@ -1,4 +1,4 @@
-//! The settings as a backup has them: those that somebody has set, without secrets.
+//! The settings in a backup: those that were set explicitly, without secrets.
 
 use crate::config::{Effective, Origin};
 
@@ -7,10 +7,10 @@ const HEAD: &str = "\
 # shown as ***: they are not in the backup. Relative paths are seen from the folder in which the server was started.
 ";
 
-/// Settings that name a file, and whose names do not say so.
+/// Settings that name a file although their names do not say so.
 const FILES: [&str; 2] = ["delivery.remote.authorities", "delivery.remote.smarthost_credentials"];
 
-/// The text of the file. What else a server needs, and a backup does not have, is named in it.
+/// The text of the file. It also names what else a server needs that is not in the backup.
 pub(super) fn text(effective: &Effective) -> String {
     let (mut text, mut needed) = (HEAD.to_owned(), Vec::new());
     for (key, value, origin) in effective.shown() {
@@ -22,7 +22,7 @@ pub(super) fn text(effective: &Effective) -> String {
             let paths = named.iter().filter_map(toml::Value::as_str).filter(|path| !path.is_empty());
             needed.extend(paths.map(|path| format!("#   {key}: {path}\n")));
         }
-        // A path may have a line break in it, which must not end the comment; a value is escaped by its own rules.
+        // A path may contain a line break, which must not end the comment; values have their own escapes.
         let origin = origin.to_string().replace(['\n', '\r'], " ");
         text.push_str(&format!("{key} = {value} # {origin}\n"));
     }

@@ -62,7 +62,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
         return check(flags);
     }
     let folder = flags.folder.as_deref().context("no folder was named")?;
-    // The server has a current folder of its own.
+    // The server has another current folder.
     let folder = std::path::absolute(folder).with_context(|| format!("can't find {}", folder.display()))?;
     if let Some(url) = &flags.rest {
         return ask(flags.token_file.clone(), url.clone(), Asked { folder, data: None }).await;
@@ -83,7 +83,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
                 "there is nothing to back up in {}: name another place with --data or --config",
                 config.server.data_dir.display()
             );
-            // A folder that is named is meant, and no server that has another one.
+            // A folder that was named explicitly must be backed up itself, not a server with another folder.
             let is_named = effective.is_set("server.data_dir");
             let Some(url) = server_of(config).ok().filter(|_| !is_named) else { return Err(nothing) };
             let asked = ask(token_file, url.clone(), Asked { folder, data: None }).await;
@@ -95,16 +95,16 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What there is to back up.
+/// What can be backed up.
 enum Found {
-    /// No server has these open.
+    /// No server has these stores open.
     Stores(Held),
-    /// Somebody else has them open: a server.
+    /// Another process has them open: a server.
     Held,
     Nothing,
 }
 
-/// [`client::server_of`] for a command that needs the server that has the data.
+/// [`client::server_of`] for a command that needs the server that uses the data.
 pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
     client::server_of(config).with_context(|| {
         let data = config.server.data_dir.display();
@@ -112,7 +112,7 @@ pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
     })
 }
 
-/// Has a running server take the backup, which writes it as its own user.
+/// Makes a running server take the backup; the server writes it as its own user.
 async fn ask(token_file: Option<PathBuf>, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
     let client = OperatorFlags::of(url, token_file).client()?;
     let mut shown = Shown::default();
@@ -139,7 +139,7 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     explain_token(error)
 }
 
-/// Says how to send a token to a server that needs one.
+/// Adds how to send a token to a server that requires one.
 pub(crate) fn explain_token(error: anyhow::Error) -> anyhow::Error {
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
     if error.downcast_ref().is_some_and(needs_token) {
@@ -148,7 +148,7 @@ pub(crate) fn explain_token(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// Says that the server was only looked for where the settings have it, when it is not there.
+/// Adds to the error of an unreachable server that only the address in the settings was tried.
 pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
     if error.downcast_ref::<Unreachable>().is_none() {
         return error;
@@ -159,11 +159,11 @@ pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) ->
     ))
 }
 
-/// Everything that the settings name, when no server has it open.
+/// The stores that the settings name, if no server has them open.
 struct Held(Vec<Box<dyn HeldStore>>);
 
 impl Held {
-    /// Opens what is there, and makes nothing.
+    /// Opens the existing stores, and creates nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
         backups::check_not_halfway(config)?;
@@ -201,7 +201,7 @@ impl Held {
     }
 }
 
-/// Whether something was ever kept in a folder.
+/// Whether a folder was ever used.
 pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
         Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != restante_backup::OF_DISK)),
@@ -210,7 +210,7 @@ pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Takes the backup in this process; Ctrl-C ends it.
+/// Takes the backup in this process; Ctrl-C stops it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
     let (sender, mut events) = EventSender::until(stop.signal(), restante_backup::stopped);
@@ -224,13 +224,13 @@ async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<Exit
         eprintln!("restante: {error}");
         return Ok(exit::interrupted());
     }
-    // The code is the same as when a server is asked, which tells the text alone.
+    // The same exit code as when a server takes the backup, which returns only the text of the error.
     let summary = summary.map_err(|error| anyhow!("{error}"))?;
     shown.show(Event::Done(summary))?;
     shown.end()
 }
 
-/// Shows what happens: a bar on a terminal, and lines that a script can read.
+/// Shows the progress: a bar on a terminal, otherwise lines for scripts.
 #[derive(Default)]
 struct Shown {
     bar: Option<(Step, Progress)>,
@@ -282,7 +282,7 @@ impl Shown {
     fn bar(&mut self, step: Step, what: &'static str) -> &Progress {
         let is_new = self.bar.as_ref().is_none_or(|(shown, _)| *shown != step);
         if is_new {
-            self.bar = None; // the old one is cleared before the new one is drawn
+            self.bar = None; // clear the old bar before the new one is drawn
         }
         &self.bar.get_or_insert_with(|| (step, Progress::bytes(what, Some(0)))).1
     }
@@ -300,7 +300,7 @@ impl Shown {
     }
 }
 
-/// What was counted, for people: `3 blobs, 1,000 messages, 20 records`. Accounts are those of records, of which the server has some for itself.
+/// The counts as text: `3 blobs, 1,000 messages, 20 records`. Accounts are those of the records, including internal ones of the server.
 pub(super) fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
     let note = |name: &str| if name == "accounts" { " (with internal ones)" } else { "" };
     let shown: Vec<String> =
@@ -308,7 +308,7 @@ pub(super) fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String
     if shown.is_empty() { "what there is".to_owned() } else { shown.join(", ") }
 }
 
-/// Nothing is where a backup was looked for.
+/// The error when there is no backup at this path.
 pub(super) fn no_backup(folder: &Path) -> UsageError {
     UsageError(format!("there is no folder {}: name one that `restante backup` has made", folder.display()))
 }

@@ -14,7 +14,7 @@ pub(crate) struct CompletionsFlags {
 }
 
 pub(crate) fn run(flags: &CompletionsFlags) -> anyhow::Result<ExitCode> {
-    // Made in memory first: the generator panics when it can't write, and a closed pipe is no reason for that.
+    // Generated in memory first: the generator panics when it can't write, but a closed pipe should not cause a panic.
     let mut script = Vec::new();
     clap_complete::generate(flags.shell, &mut Cli::command(), "restante", &mut script);
     io::Write::write_all(&mut io::stdout(), &script)?;

@@ -1,4 +1,4 @@
-//! Shows in the metrics how many are connected, and whether the servers that share the table see each other.
+//! Metrics of the number of connections, and of whether the servers that share the table see each other.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tracing::debug;
 
 use crate::signals::Stop;
 
-/// How often the table is asked. Its counts take constant time, in Redis a request.
+/// How often the table is queried. Its counts take constant time; in Redis, one request.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Who is connected. Cloning shares the values.
+/// The connection metrics. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectedMetrics {
     everywhere: Gauge,
@@ -21,7 +21,7 @@ pub(crate) struct ConnectedMetrics {
 }
 
 impl ConnectedMetrics {
-    /// Makes the metrics visible in `registry` as `restante_sessions_...{engine}`.
+    /// Registers the metrics in `registry` as `restante_sessions_...{engine}`.
     pub(crate) fn register(&self, registry: &mut Registry, engine: &'static str) {
         let registry = registry.sub_registry_with_prefix("restante_sessions");
         let registry = registry.sub_registry_with_label(("engine".into(), engine.into()));
@@ -39,7 +39,7 @@ impl ConnectedMetrics {
     }
 }
 
-/// Asks at once and then after each interval, until the server stops.
+/// Updates the metrics at once and then after each interval, until the server stops.
 pub(crate) async fn run(live: Live, metrics: ConnectedMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -58,7 +58,7 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what was done and what comes next.
+/// Prints what was done, and the next steps.
 fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) -> io::Result<()> {
     let (files, bytes) = (HumanCount(restored.files), DecimalBytes(restored.bytes));
     let (counts, data, folder) = (counts(&restored.counts), data.display(), folder.display());

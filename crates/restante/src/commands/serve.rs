@@ -1,4 +1,4 @@
-//! `restante serve`: opens what the doors keep, starts the doors, and ends in order.
+//! `restante serve`: opens the stores of the doors, starts the doors, and shuts down in order.
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
@@ -31,13 +31,13 @@ use crate::{
     telemetry::{self, VERSION},
 };
 
-/// The parts of the grace time: for the requests that were begun, for the messages that relay has brought (and for a backup to
-/// remove what it has copied), and the rest for the stores and the table of sessions, side by side.
+/// How the grace time is divided: one share for running requests, one for messages received by relay (and for a backup to remove what
+/// it has copied), and the rest for the stores and the table of sessions, which are closed concurrently.
 const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
 const KEPT_SHARE: f64 = 0.2;
 
-/// The lock of the server that uses a data folder, in it.
+/// The lock file of the server that uses a data folder, in that folder.
 pub(crate) const LOCK_FILE: &str = "server.lock";
 
 pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
@@ -103,7 +103,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         tasks.extend(door.spawn_upkeep(&stop));
         opened.push(door);
     }
-    // A restore that has begun meanwhile does not know stores that were made just now.
+    // A restore that has begun in the meantime would not know about stores that were created just now.
     backups::check_not_halfway(config)?;
     let server = Server {
         shared: &shared,
@@ -127,7 +127,8 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Holds the data folder, which has files of no store: the node's key, what was learned of senders. Commands need only the stores.
+/// Locks the data folder for files that belong to no store: the node's key, and what was learned about senders. Commands need only the
+/// stores.
 fn hold_data_folder(config: &Config) -> Result<File, restante_core::Error> {
     let folder = &config.server.data_dir;
     restante_disk::create_folder(folder)?;
@@ -135,14 +136,14 @@ fn hold_data_folder(config: &Config) -> Result<File, restante_core::Error> {
     restante_disk::hold(&folder.join(LOCK_FILE), &what, "stop it, or name another folder with --data")
 }
 
-/// Ends tasks where they wait, so that none works on what is closed next. One that is busy is waited for, within limits.
+/// Aborts tasks, so that none uses what is closed next. A busy task is awaited, within the limit.
 async fn end(tasks: Vec<JoinHandle<()>>, limit: Duration) {
     let deadline = Instant::now() + limit;
     for task in &tasks {
         task.abort();
     }
     for task in tasks {
-        let _ = timeout_at(deadline, task).await; // an error says that it was aborted, or is still busy
+        let _ = timeout_at(deadline, task).await; // an error means that it was aborted, or is still busy
     }
 }
 
@@ -150,7 +151,7 @@ fn grace(config: &Config) -> Duration {
     Duration::from_secs(config.server.grace_seconds.get())
 }
 
-/// Binds the sockets of all listeners of HTTP, so that a port that is taken is reported before anything is served.
+/// Binds the sockets of all HTTP listeners, so that a port in use is reported before anything is served.
 async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListener)>> {
     let config = &effective.config;
     let mut sockets = Vec::new();
@@ -161,7 +162,7 @@ async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListe
     if let Some(address) = config.operate.listen {
         match TcpListener::bind(address).await {
             Ok(socket) => sockets.push((Listener::Operate, socket)),
-            // Nobody has asked for this port: a second server on the machine serves without it.
+            // The port was not set explicitly: a second server on the machine runs without it.
             Err(error) if !effective.is_set("operate.listen") => {
                 warn!(%address, %error, "no listener for operators: name another port with operate.listen");
             }
@@ -171,18 +172,18 @@ async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListe
     Ok(sockets)
 }
 
-/// What is wrong when another program holds a port that `setting` chooses.
+/// The error when another program uses the port that `setting` sets.
 pub(crate) fn port_taken(address: SocketAddr, setting: &str) -> String {
     format!(
         "can't listen on {address}: stop the program that holds the port, or choose another with {setting}"
     )
 }
 
-/// A server whose doors have opened their roles.
+/// A server whose doors have opened their stores.
 struct Server<'a> {
     shared: &'a Shared,
     doors: &'a [Box<dyn OpenDoor>],
-    /// Those of listeners that speak TLS; `None` when no listener does.
+    /// Those of listeners with TLS; `None` when no listener has TLS.
     certificates: Option<Arc<Certificates>>,
     set_log_level: SetLogLevel,
     backups: BackupPermit,
@@ -198,12 +199,12 @@ impl Server<'_> {
         &self.shared.effective.config
     }
 
-    /// Serves until the server stops, the doors have finished, and the archive has what relay brought.
+    /// Serves until the server is stopped, the doors have finished, and the archive has stored the messages received by relay.
     async fn serve(&self, stop: Stop) -> anyhow::Result<()> {
         let sockets = listen(&self.shared.effective).await?;
         let (started, stopped_at) = self.serve_http(sockets, stop).await?;
         let limit = grace(self.config()).mul_f64(RELAYED_SHARE);
-        // What the requests have not used is left for those that the doors serve themselves, which were stopped with them.
+        // The doors' own requests were stopped at the same time, and may use the time that the HTTP requests have left.
         let until = stopped_at + grace(self.config()).mul_f64(REQUESTS_SHARE) + limit;
         let close = async |door: &Arc<dyn Door>| {
             let closed = timeout_at(until, door.close()).await;
@@ -213,8 +214,8 @@ impl Server<'_> {
         closed.into_iter().collect()
     }
 
-    /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run, and the
-    /// time of the stop.
+    /// Serves HTTP until the server is stopped and the running requests are finished. Returns the doors, which still run, and the time
+    /// of the stop.
     async fn serve_http(
         &self,
         mut sockets: Vec<(Listener, TcpListener)>,
@@ -224,7 +225,7 @@ impl Server<'_> {
         for (kind, socket) in &sockets {
             addresses.push((*kind, socket.local_addr().context("a listener has no address")?));
         }
-        // What the listener of a door has for operators.
+        // What the listener of a door offers to operators.
         let mut own_offer = Offer::default();
         let mut doors = Vec::new();
         for door in self.doors {
@@ -272,7 +273,7 @@ impl Server<'_> {
         Ok((doors, stopped_at))
     }
 
-    /// A listener on a socket, with its limits, its proxies and its certificates.
+    /// A listener on a socket, with its limits, proxies and certificates.
     fn listener(&self, kind: Listener, socket: TcpListener) -> anyhow::Result<restante_net::Listener> {
         let (limits, public) = (self.shared.bounds.limits, &self.config().public);
         let (limits, proxies) = match kind {
@@ -291,7 +292,7 @@ impl Server<'_> {
         Ok(listener)
     }
 
-    /// What stands in front of the routes of a listener.
+    /// The guards and limits in front of the routes of a listener.
     fn front(&self, kind: Listener, operators: OperatorGuard, accounts: Option<Arc<dyn Guard>>) -> Front {
         let (sites, format) = match kind {
             Listener::Public => (public::sites(&self.config().public), RefusalFormat::Problem),
@@ -307,7 +308,7 @@ impl Server<'_> {
         }
     }
 
-    /// What the doors report, together.
+    /// The combined reports of the doors.
     fn report(&self) -> Report {
         let mut all = Report::default();
         for report in self.doors.iter().map(|door| door.report()) {
@@ -370,12 +371,12 @@ impl Server<'_> {
         registry
     }
 
-    /// Logs where the server is, for people, and writes it to stdout, for scripts. Where both are one, as on a terminal, each
-    /// address stands there once.
+    /// Logs the addresses of the server, for people, and writes them to stdout, for scripts. Where both go to the same place, as on a
+    /// terminal, each address is written once.
     fn announce(&self, addresses: &[(Listener, SocketAddr)]) {
         info!(version = VERSION, "serving");
         let is_one = logging::is_stdout();
-        // A server whose stdout is closed has nobody to write to, and serves all the same.
+        // If stdout is closed, the addresses can't be written, but the server still runs.
         let mut out = std::io::stdout().lock();
         for door in self.doors {
             let _ = door.announce(addresses, is_one, &mut out);
@@ -400,7 +401,7 @@ impl Server<'_> {
     }
 }
 
-/// The token of operators: the first line of its file. Without a file there is none.
+/// The token of operators: the first line of its file; `None` without a file.
 pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     if file.as_os_str().is_empty() {
         return Ok(None);

@@ -1,10 +1,10 @@
-//! The address of the node itself, as a text that is parsed.
+//! The address of the node itself, parsed from a text.
 
 use std::{fmt, str::FromStr};
 
 use restante_waku::Multiaddr;
 
-/// Where the node itself is reached.
+/// The address at which the node itself is reachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnAddress(Multiaddr);
 
@@ -18,7 +18,7 @@ impl FromStr for OwnAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // An empty text is the empty address, which leads nowhere.
+        // An empty text parses as the empty address, which leads nowhere.
         let address: Option<Multiaddr> =
             text.trim().parse().ok().filter(|address: &Multiaddr| !address.is_empty());
         address.map(Self).ok_or_else(|| {

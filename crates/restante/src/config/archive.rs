@@ -1,4 +1,4 @@
-//! The settings of the archive: where it is, what it keeps, and its engines.
+//! The settings of the archive: its location, what it stores, and its engines.
 
 use std::{num::NonZero, path::PathBuf};
 
@@ -19,14 +19,14 @@ pub(crate) struct Archive {
     #[serde(with = "words::text")]
     pub(crate) retention: Retention,
     pub(crate) retention_interval_seconds: NonZero<u64>,
-    /// `None`, written as an empty text, is no second archive.
+    /// `None`, written as an empty text, means no second archive.
     #[serde(with = "words::text_or_empty")]
     pub(crate) tandem: Option<EngineUrl>,
     pub(crate) log: LogConfig,
     pub(crate) sqlite: SqliteConfig,
     pub(crate) postgres: ArchivePostgres,
     pub(crate) cassandra: ArchiveCassandra,
-    /// With an empty folder for `spool` below the data folder, and 0 bytes for no spool.
+    /// An empty folder means `spool` below the data folder, and 0 bytes mean no spool.
     pub(crate) spool: SpoolConfig,
 }
 

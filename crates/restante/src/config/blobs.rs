@@ -1,4 +1,4 @@
-//! The settings of blobs: where they are, how long they may be, and when those that nobody refers to are removed.
+//! The settings of blobs: their location, their maximum length, and when unreferenced blobs are removed.
 
 use std::{
     num::NonZero,
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use super::words;
 
 const SWEEP_INTERVAL_SECONDS: u64 = 86_400;
-/// A day: a draft whose attachments were uploaded in the morning is sent in the evening.
+/// A day: the attachments of a draft may be uploaded in the morning, and the draft sent in the evening.
 const SWEEP_GRACE_SECONDS: u64 = 86_400;
-/// RFC 8620 §6: a blob that nobody refers to must not be deleted for at least an hour from the time of its upload. No commit
-/// of a record takes as long as that, so that none refers to a blob that is being removed.
+/// RFC 8620 §6: an unreferenced blob must not be deleted for at least an hour after its upload. No commit of a record takes that long,
+/// so none refers to a blob that is being removed.
 const SWEEP_GRACE_SECONDS_MIN: u64 = 3_600;
-/// The engine `s3` knows for so long what was touched.
+/// The engine `s3` remembers for this long which blobs were touched.
 const S3_SWEEP_GRACE_SECONDS_MAX: u64 = 38 * 86_400;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,18 +36,18 @@ pub(crate) struct Blobs {
 /// The settings of an S3 storage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BlobsS3 {
-    /// Empty for that of the environment.
+    /// Empty for the key of the environment.
     pub(crate) access_key: String,
     /// Empty for the key of the environment.
     pub(crate) secret_key_file: PathBuf,
-    /// Empty for one below the data folder.
+    /// Empty for a folder below the data folder.
     pub(crate) folder: PathBuf,
     #[serde(flatten)]
     pub(crate) engine: S3Config,
 }
 
 impl Blobs {
-    /// The place of the blobs, with the default filled in.
+    /// The location of the blobs, with the default filled in.
     pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Files(data_dir.join("blobs")))
     }

@@ -6,12 +6,12 @@ use super::{ConfigError, Effective, Origin, Setting, nearest};
 use crate::doors;
 
 const PREFIX: &str = "RESTANTE_";
-/// Two underscores stand for the dot, since names have single ones.
+/// Two underscores stand for the dot, since names contain single ones.
 const SEPARATOR: &str = "__";
-/// Names with our prefix that belong to the tests and to the scripts that start services for them.
+/// Prefixes of our variables that belong to the tests and to the scripts that start services for them.
 const OTHERS: [&str; 2] = ["RESTANTE_TEST_", "RESTANTE_SERVICES_"];
 
-/// The settings among the variables; one that looks like a setting and is none is an error.
+/// The settings among the variables; a variable that looks like a setting but is unknown is an error.
 pub(super) fn read(
     variables: impl Iterator<Item = (String, String)>,
     effective: &Effective,
@@ -36,8 +36,8 @@ pub(super) fn read(
     Ok(settings)
 }
 
-/// Whether a variable is meant as a setting: it has the separator, or begins with a section's name. Others with our
-/// prefix are left alone; Kubernetes, for one, sets `RESTANTE_PORT` for a service of that name.
+/// Whether a variable looks like a setting: it has the separator, or begins with a section's name. Others with our prefix are ignored;
+/// Kubernetes, for example, sets `RESTANTE_PORT` for a service of that name.
 fn looks_like_setting(name: &str, rest: &str, effective: &Effective) -> bool {
     if OTHERS.iter().any(|prefix| name.starts_with(prefix)) {
         return false;
@@ -57,7 +57,7 @@ pub(crate) fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.to_ascii_uppercase().replace('.', SEPARATOR))
 }
 
-/// The text as a value of the kind that the key has; as a text when it is none, so that the check of the key names it.
+/// The text as a value of the type that the key has; if it does not parse, as a text, so that the check reports the key.
 fn read_like(known: &Value, text: &str) -> Value {
     let as_text = || Value::String(text.to_owned());
     let as_number = |text: &str| text.trim().parse().map(Value::Integer).ok();
@@ -75,7 +75,7 @@ fn read_like(known: &Value, text: &str) -> Value {
     }
 }
 
-/// A list that is written as in a file: that of tables can't be written as items between commas.
+/// Reads a list that is written as in a file: a list of tables can't be written as comma-separated items.
 fn read_array(text: &str) -> Option<Value> {
     let mut table: toml::Table = format!("list = {}", text.trim()).parse().ok()?;
     table.remove("list").filter(Value::is_array)

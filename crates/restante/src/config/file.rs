@@ -9,7 +9,7 @@ use toml::{Value, de::DeTable, de::DeValue};
 
 use super::{ConfigError, Origin, Setting, join};
 
-/// The settings of the named file, or of the default one if it is there; and the file that was read.
+/// The settings of the named file, or of the default one if it exists; and the file that was read.
 pub(super) fn read(
     named: Option<&Path>,
     default: &Path,
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Setting>, ConfigError
     Ok(settings)
 }
 
-/// Gives `collect` every leaf of a table with its dotted key and its place in the text.
+/// Calls `collect` with every leaf of a table, its dotted key and its position in the text.
 fn walk(
     prefix: &str,
     values: toml::Table,
@@ -48,7 +48,7 @@ fn walk(
 ) {
     for (name, value) in values {
         let Some((place, spanned)) = places.get_key_value(name.as_str()) else {
-            continue; // both were read from one text
+            continue; // both were parsed from the same text
         };
         let key = join(prefix, &name);
         match (value, spanned.get_ref()) {

@@ -1,4 +1,4 @@
-//! Settings on the command line: those that people change at the prompt.
+//! Settings on the command line: those that are often changed there.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -57,7 +57,7 @@ pub(crate) struct ServeFlags {
 }
 
 impl FolderFlags {
-    /// The settings in force with further settings of a command line.
+    /// The effective settings with further settings of a command line.
     pub(super) fn load(&self, settings: Vec<Setting>) -> Result<Effective, ConfigError> {
         load(self.config.as_deref(), environment(), settings)
     }
@@ -68,7 +68,7 @@ impl FolderFlags {
 }
 
 impl DataFlags {
-    /// The settings in force for a command with these flags.
+    /// The effective settings for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.folder.load(self.settings())
     }
@@ -86,7 +86,7 @@ impl DataFlags {
 }
 
 impl ServeFlags {
-    /// The settings in force for a server with these flags.
+    /// The effective settings for a server with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.data.folder.load(self.settings())
     }
@@ -169,7 +169,7 @@ mod tests {
         ("smarthost", "mail.example.net:587"),
     ];
 
-    /// The flags of a server, each with settings that it makes: with those of its default, if it can be set to that.
+    /// The flags of a server, each with the settings that it makes, using its default value where possible.
     fn flags() -> Vec<(String, Vec<Setting>)> {
         let mut flags = Vec::new();
         for argument in Cli::command().get_arguments() {

@@ -59,12 +59,12 @@ pub(super) struct MailFlags {
 }
 
 impl RecordsFlags {
-    /// No flags but a configuration file, for commands that name their records in another way.
+    /// No flags except a configuration file, for commands that name their records in another way.
     pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
         Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
     }
 
-    /// The settings in force for a command with these flags.
+    /// The effective settings for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.folder.load([self.folder.settings(), self.stores.settings()].concat())
     }
@@ -95,7 +95,7 @@ impl MailFlags {
     }
 }
 
-/// Values as a list of texts; `None` for none.
+/// Values as a list of texts; `None` for an empty list.
 pub(super) fn list<T: ToString>(values: &[T]) -> Option<Value> {
     let texts: Vec<Value> = values.iter().map(|value| value.to_string().into()).collect();
     (!texts.is_empty()).then_some(Value::Array(texts))

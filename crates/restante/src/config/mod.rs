@@ -1,7 +1,7 @@
 //! Where settings come from: the defaults, then `restante.toml`, then the environment, then the command line.
 //!
-//! Every source becomes a list of [`Setting`]s: a dotted key, a value and where it stands. They are laid over the
-//! defaults one after the other, and each is checked as it is laid, so that an error names the place that is wrong.
+//! Every source becomes a list of [`Setting`]s: a dotted key, a value and its origin. They are applied to the defaults one after the
+//! other, and each is checked when it is applied, so that an error names the wrong place.
 
 #[cfg(feature = "waku")]
 mod address;
@@ -57,10 +57,10 @@ pub(crate) use schema::{Config, LogFormat};
 pub(crate) use waku_flags::ArchiveFlags;
 pub(crate) use words::LogFilter;
 
-/// The file that is read when it is there and no other is named.
+/// The file that is read if it exists and no other is named.
 const DEFAULT_FILE: &str = "restante.toml";
 
-/// A value that somebody set.
+/// A value that was set explicitly.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
@@ -88,21 +88,21 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A configuration that can't be used, in one line.
+/// The error for a configuration that can't be used, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ConfigError(String);
 
-/// The settings in force and where each comes from.
+/// The effective settings, and where each comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Effective {
     pub(crate) config: Config,
-    /// The file of settings that was read.
+    /// The settings file that was read.
     pub(crate) file: Option<PathBuf>,
     values: BTreeMap<String, (Value, Origin)>,
 }
 
-/// Reads all sources and lays them over each other: flag > environment > file > default.
+/// Reads all sources and applies them in order of priority: flag > environment > file > default.
 pub(crate) fn load(
     file: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
@@ -124,7 +124,7 @@ pub(crate) fn load(
     Ok(effective)
 }
 
-/// The process's environment, without the names and values that are no UTF-8: no setting is among them.
+/// The process's environment, without names and values that are not UTF-8: none of those is a setting.
 pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -144,8 +144,7 @@ impl Effective {
         self.values.iter().map(|(key, (value, origin))| (key.as_str(), value, origin))
     }
 
-    /// The same to be shown to people: without the passwords that URLs may have, and without the node's key. What is shown is
-    /// not read again.
+    /// The same for display: without the passwords that URLs may have, and without the node's key. The output is never read back.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
         let config = &self.config;
         self.iter().map(|(key, value, origin)| {
@@ -161,8 +160,8 @@ impl Effective {
         self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
-    /// Whether a key was set. A default in a file does not count: the shipped file lists all of them, and a server without it must
-    /// behave the same.
+    /// Whether a key was set. A default value in a file does not count: the shipped file lists all defaults, and a server without the
+    /// file must behave the same.
     pub(crate) fn is_set(&self, key: &str) -> bool {
         match self.origin(key) {
             Origin::Default => false,
@@ -171,7 +170,7 @@ impl Effective {
         }
     }
 
-    /// The value in force of a known key.
+    /// The effective value of a known key.
     fn value(&self, key: &str) -> Option<&Value> {
         self.values.get(key).map(|(value, _)| value)
     }
@@ -180,13 +179,13 @@ impl Effective {
         self.values.keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
     }
 
-    /// The feature that would bring the section of a key, when this binary was built without it.
+    /// The feature that has the section of a key, if this binary was built without that feature.
     fn feature_without(&self, key: &str) -> Option<&'static str> {
         let section = key.split('.').next().unwrap_or_default();
         if self.is_section(section) { None } else { doors::feature_of_section(section) }
     }
 
-    /// Lays one setting over what is there.
+    /// Applies one setting over the current value.
     fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
         let Setting { key, value, origin } = setting;
         if self.is_section(&key) {
@@ -201,7 +200,7 @@ impl Effective {
         };
         *place = (value, origin.clone());
         self.config = Config::deserialize(nest(&self.values)).map_err(|error| {
-            // The error ends with the key, on a line of its own; it is named here already.
+            // The error ends with the key, on a line of its own; the message names it already.
             ConfigError(format!("{origin}: {key}: {}", plain::setting(error.message())))
         })?;
         Ok(())
@@ -218,7 +217,7 @@ impl Effective {
     }
 }
 
-/// Puts each leaf of a tree under its dotted key.
+/// Flattens a tree into leaves with dotted keys.
 fn flatten(prefix: &str, tree: Value, out: &mut BTreeMap<String, (Value, Origin)>) {
     match tree {
         Value::Table(table) => {
@@ -236,7 +235,7 @@ fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
-/// The tree whose leaves stand under dotted keys.
+/// The tree of the leaves with dotted keys.
 fn nest(values: &BTreeMap<String, (Value, Origin)>) -> Value {
     let mut root = toml::Table::new();
     for (key, (value, _)) in values {

@@ -1,9 +1,9 @@
-//! The known name that somebody probably meant.
+//! Finds the known name that was probably meant.
 
-/// Names that are less like each other than this (0 to 1) are not suggested.
+/// Names less similar than this (0 to 1) are not suggested.
 const LIKENESS_MIN: f64 = 0.75;
 
-/// `: did you mean 'x'?`, or nothing when no known name is near.
+/// `: did you mean 'x'?`, or nothing when no known name is similar.
 pub(super) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
     let mut best: Option<((f64, f64), &str)> = None;
     for name in known {
@@ -18,7 +18,7 @@ pub(super) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> S
     }
 }
 
-/// How much two keys look alike. A right name in a wrong section counts nearly as much as a misspelt one; of several with that name
+/// The similarity of two keys. A correct name in a wrong section counts nearly as much as a misspelt one; among several with that name
 /// the whole key decides.
 fn likeness(unknown: &str, known: &str) -> (f64, f64) {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();

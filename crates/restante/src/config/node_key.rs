@@ -1,4 +1,4 @@
-//! Who the node is: the file of its key, or the key itself.
+//! The identity of the node: the file of its key, or the key itself.
 
 use std::{
     fmt,
@@ -11,13 +11,13 @@ use restante_waku::{
     node::{KeyError, load_key, parse_key},
 };
 
-/// The file below the data folder that holds the key when no other is named.
+/// The file below the data folder with the key when no other is named.
 const DEFAULT_FILE: &str = "node.key";
 /// The hex digits of a secret key.
 const DIGITS: usize = 64;
-/// A text of hex digits alone that is as long as this was meant as a key: no file has such a name.
+/// A text of at least this many hex digits only is meant as a key: no file has such a name.
 const DIGITS_MEANT_MIN: usize = 32;
-/// What is shown in a key's place.
+/// Shown instead of a key.
 const HIDDEN: &str = "***";
 
 /// The key of the node, or the file that holds it. Shown without the secret.
@@ -28,12 +28,12 @@ pub(crate) enum NodeKey {
     Default,
     /// A file; a relative one is below the data folder.
     File(PathBuf),
-    /// The secret key in hex, which is a valid one.
+    /// The secret key in hex; always valid.
     Secret(String),
 }
 
 impl NodeKey {
-    /// Whether the key itself stands in the settings.
+    /// Whether the settings contain the key itself.
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self, Self::Secret(_))
     }
@@ -47,8 +47,8 @@ impl NodeKey {
         }
     }
 
-    /// Fails when the text is neither a key nor a file that is there, and does not look like the path of one that is to be made:
-    /// a slip in a key would make a file of that name. The error does not repeat the text, which may be a secret.
+    /// Fails when the text is neither a key nor an existing file, and does not look like the path of a file to be created: a typo in a
+    /// key would create a file of that name. The error does not repeat the text, which may be a secret.
     pub(crate) fn check(&self, data_dir: &Path) -> Result<(), String> {
         let Self::File(path) = self else { return Ok(()) };
         let text = path.to_string_lossy();
@@ -59,7 +59,7 @@ impl NodeKey {
             .to_owned())
     }
 
-    /// Reads the key; a file that is not there is made, with a new key.
+    /// Reads the key; a missing file is created with a new key.
     pub(crate) fn load(&self, data_dir: &Path) -> Result<Keypair, KeyError> {
         match self {
             Self::Default => load_key(&data_dir.join(DEFAULT_FILE)),
@@ -72,13 +72,13 @@ impl NodeKey {
 impl FromStr for NodeKey {
     type Err = String;
 
-    /// No error repeats the text: it may be a secret with a slip in it.
+    /// No error repeats the text: it may be a secret with a typo.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() {
             return Ok(Self::Default);
         }
-        let digits = text.strip_prefix("0x").unwrap_or(text); // nwaku takes both
+        let digits = text.strip_prefix("0x").unwrap_or(text); // nwaku accepts both
         let is_key = digits.len() >= DIGITS_MEANT_MIN && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_key {
             return Ok(Self::File(text.into()));
@@ -129,7 +129,7 @@ mod tests {
         let digits = "01".repeat(32);
         let key: NodeKey = digits.parse().unwrap();
         assert_eq!(format!("{key} {key:?}"), "*** NodeKey(***)");
-        // A digit lost, one too many, and a number that is no key of the curve.
+        // A missing digit, an extra one, and a number that is not a key of the curve.
         for wrong in [&digits[1..], &format!("{digits}0"), &"f".repeat(64)] {
             let error = wrong.parse::<NodeKey>().unwrap_err();
             assert!(!error.contains(&wrong[..32]), "{error}");

@@ -1,6 +1,6 @@
-//! What is wrong with a value, in words that need no knowledge of the language that the server is written in.
+//! Rewrites error messages about values so that they can be understood without knowing Rust.
 
-/// What the reader of settings says of a value: `invalid type: string "x", expected u16`.
+/// The deserializer's error about a value, such as `invalid type: string "x", expected u16`.
 pub(super) fn setting(message: &str) -> String {
     let about = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
     if let Some((found, expected)) = about.and_then(|about| about.split_once(", expected ")) {
@@ -18,7 +18,7 @@ pub(super) fn setting(message: &str) -> String {
     }
 }
 
-/// What was expected, for people.
+/// The expected type, for people.
 fn kind(expected: &str) -> &str {
     match expected {
         "u8" => "a whole number from 0 to 255",
@@ -39,7 +39,7 @@ fn kind(expected: &str) -> &str {
     }
 }
 
-/// What was found, for people.
+/// The value that was found, for people.
 fn value(found: &str) -> String {
     let (kind, value) = found.split_once(' ').unwrap_or((found, ""));
     match kind {
@@ -47,13 +47,13 @@ fn value(found: &str) -> String {
         "integer" | "boolean" => value.trim_matches('`').to_owned(),
         "floating" => value.trim_start_matches("point ").trim_matches('`').to_owned(),
         "sequence" => "a list".to_owned(),
-        // A date is read as a section of its own.
+        // A date is parsed as a section.
         "map" => "a date or a section".to_owned(),
         _ => found.to_owned(),
     }
 }
 
-/// What is said of an argument of the command line.
+/// An error about a command line argument.
 pub(crate) fn argument(text: &str) -> String {
     const WORDS: &[(&str, &str)] = &[
         ("invalid digit found in string", "it is no whole number"),

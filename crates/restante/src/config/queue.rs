@@ -1,4 +1,4 @@
-//! The settings of the queue between servers: where work is dealt out, and where commits are announced.
+//! The settings of the queue between servers: where work is distributed, and where commits are announced.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(crate) struct Queue {
     pub(crate) url: EngineUrl,
     /// Empty for none.
     pub(crate) password_file: PathBuf,
-    /// `None`, written as an empty text, is where work is dealt out.
+    /// `None`, written as an empty text, means where work is distributed.
     #[serde(with = "words::text_or_empty")]
     pub(crate) announcements_url: Option<EngineUrl>,
     /// Empty for none.
@@ -31,7 +31,7 @@ impl Queue {
         }
     }
 
-    /// The first setting that can't be used: its key and what is wrong.
+    /// The first setting that can't be used: its key, and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if matches!(self.url, EngineUrl::Redis(_)) {
             let what =

@@ -1,4 +1,4 @@
-//! The settings of records: where they are, and how long destroyed records are remembered.
+//! The settings of records: their location, and how long destroyed records are remembered.
 
 use std::{
     num::NonZero,
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words;
 
-/// Two months. A tombstone takes a few tens of bytes, and a client that was away for longer can read everything anew.
+/// Two months. A tombstone takes a few tens of bytes, and a client that was away for longer can read everything again.
 const KEEP_DESTROYED_SECONDS: u64 = 60 * 86_400;
 const CLEAN_INTERVAL_SECONDS: u64 = 86_400;
 
@@ -47,7 +47,7 @@ pub(crate) struct RecordsCassandra {
 }
 
 impl Records {
-    /// The place of the records, with the default filled in.
+    /// The location of the records, with the default filled in.
     pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Lmdb(data_dir.join("records")))
     }

@@ -15,7 +15,7 @@ pub(crate) struct Rest {
     pub(crate) port: u16,
     /// Whether the listener speaks TLS, with the certificates of [`Tls`](super::tls::Tls).
     pub(crate) tls: bool,
-    /// Where connections begin with a PROXY header.
+    /// The addresses from which connections begin with a PROXY header.
     pub(crate) proxies: Vec<IpAddr>,
     /// Empty for no token.
     pub(crate) token_file: PathBuf,
@@ -28,7 +28,7 @@ impl Default for Rest {
         Self {
             enabled: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            port: 8645, // the port of nwaku's REST door
+            port: 8645, // the port of nwaku's REST server
             tls: false,
             proxies: Vec::new(),
             token_file: PathBuf::new(),

@@ -1,6 +1,6 @@
-//! The settings and their defaults. Each is parsed here, once, into a type that cannot be wrong.
+//! The settings and their defaults. Each is parsed here, once, into a type that can't hold an invalid value.
 //!
-//! `restante.toml` in the repository says what each one means; a test keeps the two together.
+//! `restante.toml` in the repository documents each one; a test keeps both in sync.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -75,7 +75,7 @@ pub(crate) struct Server {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Operate {
-    /// `None`, written as an empty text, is no listener.
+    /// `None`, written as an empty text, means no listener.
     #[serde(with = "words::text_or_empty")]
     pub(crate) listen: Option<SocketAddr>,
     /// Whether it speaks HTTPS.
@@ -138,7 +138,7 @@ impl Config {
         format!("{scheme}://{address}")
     }
 
-    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    /// The first pair of settings that contradict each other: the key to report, and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         let is_open = self.operate.listen.is_some_and(|address| !address.ip().is_loopback());
         if is_open && self.token_file().as_os_str().is_empty() {
@@ -182,8 +182,8 @@ impl Config {
     }
 }
 
-/// Whether two addresses can't be listened on at once. A port of 0 is a free one, and an unspecified address stands for all
-/// of the machine's.
+/// Whether two addresses can't be listened on at the same time. Port 0 is any free port, and an unspecified address stands for all of
+/// the machine's addresses.
 fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
     let is_for_all = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (is_for_all || one.ip() == other.ip())

@@ -1,4 +1,4 @@
-//! The settings of the search index: where it is.
+//! The settings of the search index: its location.
 
 use std::path::{Path, PathBuf};
 
@@ -27,12 +27,12 @@ pub(crate) struct SearchOpensearch {
 }
 
 impl Search {
-    /// Where the index is, with the default filled in.
+    /// The location of the index, with the default filled in.
     pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Tantivy(data_dir.join("search")))
     }
 
-    /// The first setting that can't be used: its key and what is wrong.
+    /// The first setting that can't be used: its key, and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if let Some((_, what)) = self.tantivy.problem() {
             return Some(("search.tantivy.memory_bytes", what));

@@ -1,4 +1,4 @@
-//! The settings of sessions: where the table is, and what those who are connected may take.
+//! The settings of sessions: the location of the table, and the limits for connected users.
 
 use std::{num::NonZero, path::PathBuf};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words;
 
-/// A node renews its lease three times in its length, and each time may take as long as a request.
+/// A node renews its lease three times within its duration, and each renewal may take as long as a request.
 const HEARTBEATS_PER_LEASE: u64 = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub(crate) struct SessionsRedis {
 }
 
 impl Sessions {
-    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    /// The first pair of settings that contradict each other: the key to report, and what is wrong.
     pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
         let RedisConfig { prefix, certificate_file, certificate_key_file, lease_ms, timeout_ms, .. } =
             &self.redis.engine;
@@ -54,8 +54,7 @@ impl Sessions {
         None
     }
 
-    /// The settings of the table, but for what only a server that starts can tell: the password in its file, and the name of
-    /// the machine.
+    /// The settings of the table, except what only a starting server can determine: the password in its file, and the name of the machine.
     pub(crate) fn config(&self) -> restante_sessions::Config {
         restante_sessions::Config {
             sessions_per_user_max: self.per_user_max,

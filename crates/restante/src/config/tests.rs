@@ -21,7 +21,7 @@ fn error(file: &str, variables: &[(&str, &str)]) -> String {
     error
 }
 
-/// The file in the repository is the documentation of every key, so it must say what the code does.
+/// The file in the repository documents every key, so it must match the code.
 #[test]
 fn the_file_in_the_repository_has_every_key_at_its_default() {
     let text = include_str!("../../../../restante.toml");
@@ -112,7 +112,7 @@ fn variables_of_others_are_left_alone() {
     assert_eq!(set("", &variables).unwrap().config, Config::default());
 }
 
-/// Checks files of settings, each with the beginning of the error that it leads to.
+/// Checks settings files, each with the beginning of the expected error.
 fn assert_errors(files: &[(&str, &str)]) {
     for (file, expected) in files {
         let error = error(file, &[]);
@@ -342,7 +342,7 @@ fn an_archive_on_a_network_has_a_spool_and_others_when_it_is_asked_for() {
     assert_eq!(asked_for.folder, Path::new("elsewhere/archive"));
     assert_eq!((asked_for.bytes_max, asked_for.timeout_ms.get()), (5, 7));
 
-    // What was left by an engine that was replaced is not forgotten.
+    // Messages that were left in the spool by a replaced engine are not forgotten.
     std::fs::create_dir_all(folder.path().join("spool/archive/00000001")).unwrap();
     assert_eq!(spool("").map(|spool| spool.folder), below("spool/archive"));
     let off = format!("server.data_dir = \"{data}\"\narchive.spool.bytes_max = 0");
@@ -386,7 +386,7 @@ fn the_nodes_key_is_not_shown() {
     assert!(!effective.has_secret_flag(), "a file's name is no secret");
 }
 
-/// A URL that was shown and read again would have lost its password.
+/// A URL that was printed and read back would have lost its password.
 #[test]
 fn passwords_are_kept_and_not_shown() {
     let file =
@@ -410,7 +410,7 @@ fn passwords_are_kept_and_not_shown() {
     }
 }
 
-/// A list of tables can't be written as items between commas.
+/// A list of tables can't be written as comma-separated items.
 #[test]
 fn a_list_in_the_environment_may_be_written_as_in_a_file() {
     let listen = |text: &str| set("", &[("RESTANTE_PUBLIC__LISTEN", text)]).unwrap().config.public.listen;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use restante_net::tls::CertificateFiles;
 use serde::{Deserialize, Serialize};
 
-/// Certificates for listeners that speak TLS, each with the key at the same place of the other list.
+/// Certificates for listeners with TLS; the key of each is at the same position of the other list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {
@@ -22,7 +22,7 @@ impl Tls {
             .collect()
     }
 
-    /// What is wrong with the lists, and the key to blame: `needed_by` is one that needs a certificate.
+    /// What is wrong with the lists, and the key to report; `needed_by` is a setting that needs a certificate.
     pub(super) fn contradiction(&self, needed_by: Option<&'static str>) -> Option<(&'static str, String)> {
         let (certificates, keys) = (self.certificate_files.len(), self.certificate_key_files.len());
         if certificates != keys {

@@ -1,4 +1,4 @@
-//! The settings of the Waku door: which messages are taken, and the node.
+//! The settings of the Waku door: which messages are accepted, and the node.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -42,7 +42,7 @@ pub(crate) struct Waku {
     pub(crate) sync: SyncConfig,
 }
 
-/// Relay, and the services for peers.
+/// Relay, and the services for other peers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Protocols {
     pub(crate) relay: bool,
@@ -72,11 +72,11 @@ pub(crate) struct Node {
 }
 
 impl Waku {
-    /// The pubsub topics that are relayed from the start: the shards of the cluster. Of an unknown cluster there are none.
+    /// The pubsub topics that are relayed from the start: the shards of the cluster. Empty when the cluster is not known.
     pub(crate) fn relay_topics(&self) -> Vec<String> {
         let Rules { cluster_id, shards, shards_in_network, .. } = &self.rules;
         let Some(cluster) = cluster_id else { return Vec::new() };
-        // 0 and 1 put everything on shard 0.
+        // 0 and 1 mean that everything is on shard 0.
         let all: Vec<u16> = (0..(*shards_in_network).max(1)).collect();
         let shards = if shards.is_empty() { &all } else { shards };
         shards.iter().map(|shard| format!("/waku/2/rs/{cluster}/{shard}")).collect()
@@ -93,7 +93,7 @@ impl Waku {
         data_dir.join(SYNC_FILE)
     }
 
-    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    /// The first pair of settings that contradict each other: the key to report, and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         let Rules { cluster_id, shards, shards_in_network, .. } = &self.rules;
         if !shards.is_empty() && cluster_id.is_none() {
@@ -129,10 +129,10 @@ impl Waku {
 }
 
 impl Node {
-    /// Where the node listens.
+    /// The addresses on which the node listens.
     pub(crate) fn listen(&self) -> Vec<Multiaddr> {
         let tcp = address_of(self.address, self.tcp_port, "");
-        // nwaku has one port for both kinds of WebSockets, and secure ones take the place of plain ones.
+        // nwaku has one port for both kinds of WebSockets, and secure ones replace plain ones.
         let above = if self.websocket_secure { "/tls/ws" } else { "/ws" };
         let websocket = address_of(self.address, self.websocket_port, above);
         if self.has_websocket() { vec![tcp, websocket] } else { vec![tcp] }

@@ -1,4 +1,4 @@
-//! Flags of the Waku door, most with nwaku's names.
+//! Flags of the Waku door, most of them with nwaku's names.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -30,12 +30,12 @@ pub(super) struct ArchiveFlag {
 }
 
 impl ArchiveFlags {
-    /// No flags but a configuration file, for commands that name their archives in another way.
+    /// No flags except a configuration file, for commands that name their archives in another way.
     pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
         Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
     }
 
-    /// The settings in force for a command with these flags.
+    /// The effective settings for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.folder.load([self.folder.settings(), self.archive.settings()].concat())
     }
@@ -94,7 +94,7 @@ impl WakuFlags {
     pub(super) fn settings(&self) -> Vec<Setting> {
         let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
         let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
-        // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
+        // A size above i64 is a mistake; it is refused like all others that are too large for their key.
         let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let own = [
             text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
@@ -246,7 +246,7 @@ impl NodeFlags {
         settings.into_iter().filter_map(|(key, flag, value)| number(key, flag, value.map(i64::from)))
     }
 
-    /// The rates of the services that the flags speak of.
+    /// The rates of the services that the flags name.
     fn rates(&self) -> impl Iterator<Item = Setting> {
         let RateLimits { store, filter, lightpush, peer_exchange } =
             RateLimits::from_entries(&self.rate_limit);
@@ -273,7 +273,7 @@ fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting>
     setting(key, flag, value.map(Value::Boolean))
 }
 
-/// A flag that may be repeated; one that is not there sets nothing.
+/// A flag that may be repeated; without values it sets nothing.
 fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
     let values: Vec<Value> = values.iter().cloned().map(Value::String).collect();
     setting(key, flag, (!values.is_empty()).then_some(Value::Array(values)))
@@ -281,7 +281,7 @@ fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
 
 /// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
 ///
-/// nwaku's `--max-msg-size` takes the binary units.
+/// nwaku's `--max-msg-size` uses binary units.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -321,7 +321,7 @@ mod tests {
         settings.map(|setting| (setting.key, setting.value.as_str().unwrap().to_owned())).collect()
     }
 
-    /// What no flag speaks of stays as the file has it.
+    /// Settings without a flag keep the value of the file.
     #[test]
     fn a_rate_sets_the_services_that_it_is_for() {
         let set = |key: &str, rate: &str| (format!("waku.rates.{key}"), rate.to_owned());

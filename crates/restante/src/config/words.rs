@@ -1,4 +1,4 @@
-//! How single values are written in a file: as texts that are parsed, or with a word for "none".
+//! How single values are written in a file: as texts that are parsed, or as a word for "none".
 
 use std::{fmt, str::FromStr};
 
@@ -9,14 +9,14 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
 
-/// Libraries that warn of each misdeed of a peer, of each loss of a connection that is reported anyhow, or of each merge of the search
-/// index that a full disk or the stop of the server ends: a write that fails is reported, and a merge is begun again.
+/// Libraries that warn about every misbehaving peer, about every lost connection (which is reported anyway), or about every merge of
+/// the search index that is interrupted by a full disk or the stop of the server: a failed write is reported, and a merge is repeated.
 const QUIET: [&str; 6] =
     ["lapin", "libp2p_gossipsub", "libp2p_mplex", "multistream_select", "tantivy", "yamux"];
 
 impl LogFilter {
-    /// The filter for a subscriber. Libraries that log what any peer can bring about are silent unless they are named: the log
-    /// must not grow with what strangers do, and what matters of it is counted.
+    /// The filter for a subscriber. Libraries that log events which any peer can cause are silent unless they are named: strangers must
+    /// not be able to fill the log, and the important events are counted.
     pub(crate) fn directives(&self) -> EnvFilter {
         let quiet =
             QUIET.iter().filter(|target| !self.0.contains(**target)).map(|target| format!("{target}=off,"));
@@ -36,7 +36,7 @@ impl FromStr for LogFilter {
     fn from_str(text: &str) -> Result<Self, String> {
         const HELP: &str =
             "use error, warn, info, debug or trace, or levels by target as in info,restante_archive=debug";
-        // A bare word that is no level would be taken as the name of a target, and silence everything else.
+        // A bare word that is not a level would be parsed as a target, and silence everything else.
         let is_named =
             |part: &str| part.contains('=') || part.parse::<tracing::Level>().is_ok() || part == "off";
         let is_filter = text.split(',').all(is_named) && EnvFilter::try_new(text).is_ok();

@@ -1,6 +1,6 @@
-//! The doors of the server, each with the roles that it keeps things in, its settings and its commands.
+//! The doors of the server, each with its stores (roles), its settings and its commands.
 //!
-//! A door is a cargo feature. [`DOORS`] lists those of this binary; the rest of the binary asks that list and names none of them.
+//! A door is a cargo feature. [`DOORS`] lists those of this binary; the rest of the binary uses that list and names none of them.
 
 #[cfg(feature = "mail")]
 pub(crate) mod mail;
@@ -40,7 +40,7 @@ pub(crate) const DOORS: &[&dyn DoorSpec] = &[
     &mail::MailSpec,
 ];
 
-/// What the features of this crate bring: sections of settings, and commands. It includes those that this binary was built without.
+/// The sections of settings and the commands of each feature, including features that this binary was built without.
 const FEATURES: [(&str, &[&str], &[&str]); 3] = [
     ("waku", &["archive", "rest", "waku"], &["archive", "publish", "query"]),
     (
@@ -51,17 +51,17 @@ const FEATURES: [(&str, &[&str], &[&str]); 3] = [
     ("bench", &[], &["bench"]),
 ];
 
-/// The feature that brings a section of settings.
+/// The feature that has a section of settings.
 pub(crate) fn feature_of_section(section: &str) -> Option<&'static str> {
     FEATURES.iter().find(|(_, sections, _)| sections.contains(&section)).map(|(feature, ..)| *feature)
 }
 
-/// What is wrong with something that a feature would have brought.
+/// The error for something that belongs to a missing feature.
 pub(crate) fn built_without(feature: &str) -> String {
     format!("this binary was built without the feature `{feature}`")
 }
 
-/// Adds to an error of the command line what to do: build another binary, or use another flag.
+/// Adds advice to an error of the command line: build another binary, or use another flag.
 pub(crate) fn advise(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
@@ -81,17 +81,17 @@ pub(crate) fn lines(text: &str) -> String {
     DOORS.iter().map(|door| door.lines(text)).collect()
 }
 
-/// The doors that the settings switch on.
+/// The doors that the settings enable.
 pub(crate) fn enabled(config: &Config) -> impl Iterator<Item = &'static dyn DoorSpec> {
     DOORS.iter().copied().filter(|door| door.is_on(config))
 }
 
-/// The listeners that doors have beside those for operators and for users.
+/// The listeners of doors, in addition to those for operators and for users.
 pub(crate) fn listeners(config: &Config) -> Vec<DoorListener> {
     DOORS.iter().filter_map(|door| door.listener(config)).collect()
 }
 
-/// Warns of listeners that belong to doors which are off: the setting, and what is wrong.
+/// Warnings about listeners of doors that are off: the setting, and what is wrong.
 pub(crate) fn unused_listeners(config: &Config) -> Vec<(&'static str, String)> {
     let off = DOORS.iter().filter(|door| !door.is_on(config));
     let unused = off.flat_map(|door| {
@@ -106,50 +106,50 @@ pub(crate) fn http_bounds(config: &Config) -> HttpBounds {
     DOORS.iter().find_map(|door| door.http_bounds(config)).unwrap_or_default()
 }
 
-/// What a door has in the settings.
+/// The settings of a door.
 pub(crate) trait DoorSettings: Sync {
-    /// The settings that switch it on.
+    /// The settings that enable it.
     fn switches(&self) -> &'static [&'static str];
 
-    /// Whether the door is switched on. One that is off opens nothing.
+    /// Whether the door is on. One that is off opens nothing.
     fn is_on(&self, config: &Config) -> bool;
 
-    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    /// The first pair of settings that contradict each other: the key to report, and what is wrong.
     fn contradiction(&self, config: &Config) -> Option<(&'static str, String)>;
 
-    /// Its own listener of HTTP, if that is switched on.
+    /// Its own HTTP listener, if that is enabled.
     fn listener(&self, config: &Config) -> Option<DoorListener>;
 
     /// The operators' token, if a setting of the door names its file: the key and the file.
     fn token_file<'c>(&self, config: &'c Config) -> Option<(&'static str, &'c Path)>;
 
-    /// The bounds that its settings have for listeners without bounds of their own.
+    /// The bounds in its settings for listeners without bounds of their own.
     fn http_bounds(&self, config: &Config) -> Option<HttpBounds>;
 
     /// Further addresses that it listens on, each with the key that sets the port.
     fn ports(&self, config: &Config) -> Vec<(&'static str, SocketAddr)>;
 
-    /// The settings that were given addresses to listen on, and have no effect as the door is off.
+    /// Settings with addresses to listen on that have no effect because the door is off.
     fn unused_listeners(&self, config: &Config) -> Vec<&'static str>;
 
-    /// How many connections it has at most, beside those of HTTP.
+    /// The most connections that it accepts, not counting HTTP.
     fn connections_max(&self, config: &Config) -> u64;
 
     /// The value of a key that can hold a secret, without the secret; `None` for any other key.
     fn without_secret(&self, config: &Config, key: &str) -> Option<String>;
 
-    /// Notes what would keep the door from starting on this machine, as far as it can be seen without starting it.
+    /// Adds what would prevent the door from starting on this machine, as far as possible without starting it.
     fn check(&self, config: &Config, findings: &mut Findings);
 }
 
 /// A door that is part of this binary.
 #[async_trait]
 pub(crate) trait DoorSpec: DoorSettings {
-    /// What the door adds to a text: examples to the help of the whole (`help`) and of a command (`serve`), and the settings of a new server
-    /// to the file that `restante setup` writes (`restante.toml`).
+    /// What the door adds to a text: examples to the help of the program (`help`) and of a command (`serve`), and the settings of a new
+    /// server to the file that `restante setup` writes (`restante.toml`).
     fn lines(&self, text: &str) -> &'static str;
 
-    /// Adds to an error about a flag what to do in its place.
+    /// Adds advice to an error about a flag: what to use instead.
     fn advise(&self, error: clap::Error) -> clap::Error;
 
     /// Fails when the settings name a file that can't be used. Returns the certificates of the door's own listeners.
@@ -159,38 +159,38 @@ pub(crate) trait DoorSpec: DoorSettings {
         metrics: &NetMetrics,
     ) -> anyhow::Result<Option<Arc<Certificates>>>;
 
-    /// Opens the roles of the door. `certificates` are those that [`DoorSpec::prepare`] has returned.
+    /// Opens the stores of the door. `certificates` are those that [`DoorSpec::prepare`] has returned.
     async fn open(
         &self,
         shared: &Shared,
         certificates: Option<Arc<Certificates>>,
     ) -> anyhow::Result<Box<dyn OpenDoor>>;
 
-    /// Adds the places of its stores, and its files in the data folder, to those that backups know.
+    /// Adds the locations of its stores, and its files in the data folder, to the layout of backups.
     fn lay_out(&self, config: &Config, layout: Layout) -> Layout;
 
-    /// Opens those stores of the door that exist, to back them up without a server, and appends them to `held`. After an error `held`
-    /// has those that were opened before.
+    /// Opens the existing stores of the door, to back them up without a server, and appends them to `held`. After an error `held` has
+    /// those that were opened before.
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()>;
 }
 
 /// A store that a backup without a server has opened.
 #[async_trait]
 pub(crate) trait HeldStore: Send + Sync {
-    /// The store, and what copies it.
+    /// The store, and its backup implementation.
     fn store(&self, config: &Config) -> Store;
 
     async fn close(&self) -> anyhow::Result<()>;
 }
 
-/// What doors share.
+/// What all doors share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) effective: Arc<Effective>,
     pub(crate) bounds: HttpBounds,
     pub(crate) live: Live,
     pub(crate) clock: Arc<dyn Clock>,
-    /// What listeners count.
+    /// The metrics of listeners.
     #[cfg_attr(
         not(feature = "mail"),
         expect(dead_code, reason = "only mail has listeners beside those of HTTP")
@@ -198,34 +198,34 @@ pub(crate) struct Shared {
     pub(crate) net: NetMetrics,
     /// The token of operators.
     pub(crate) token: Option<Token>,
-    /// Held while blobs are removed, and while none may be.
+    /// Locked while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
-    /// Memory for answers on all listeners.
+    /// The memory budget for responses on all listeners.
     pub(crate) memory: Arc<MemoryBudget>,
-    /// For requests that ask a role.
+    /// Permits for requests that use a role.
     pub(crate) permits: Permits,
 }
 
-/// A door whose roles are open.
+/// A door whose stores are open.
 #[async_trait]
 pub(crate) trait OpenDoor: Send + Sync {
-    /// Makes the metrics of its roles visible.
+    /// Registers the metrics of its roles.
     fn register(&self, registry: &mut Registry);
 
-    /// What operators see of its roles.
+    /// What it reports to operators about its roles.
     fn report(&self) -> Report;
 
-    /// Its stores, and what copies them.
+    /// Its stores, and their backup implementations.
     fn stores(&self) -> Vec<Store>;
 
-    /// Begins the upkeep of its roles. Called once.
+    /// Starts the upkeep of its roles. Called once.
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>>;
 
-    /// Begins to serve. `addresses` are those of the listeners of HTTP. Returns a door for each protocol that is switched on.
+    /// Starts serving. `addresses` are those of the HTTP listeners. Returns a door for each protocol that is enabled.
     async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>>;
 
-    /// Logs the addresses that the door serves, for people, and writes them to `out`, for scripts. With `is_one` both go to one place,
-    /// and each address is written once.
+    /// Logs the addresses that the door serves, for people, and writes them to `out`, for scripts. With `is_one` both go to the same
+    /// place, and each address is written once.
     fn announce(
         &self,
         addresses: &[(Listener, SocketAddr)],
@@ -233,11 +233,11 @@ pub(crate) trait OpenDoor: Send + Sync {
         out: &mut dyn Write,
     ) -> io::Result<()>;
 
-    /// Closes the roles. The door has ended.
+    /// Closes the stores, after the door has ended.
     async fn close(&self, limit: Duration) -> anyhow::Result<()>;
 }
 
-/// What operators see of the roles of a door.
+/// What a door reports to operators about its roles.
 #[derive(Default)]
 pub(crate) struct Report {
     /// The health of roles that the door does not report itself.
@@ -246,43 +246,43 @@ pub(crate) struct Report {
     pub(crate) archive: Option<Arc<dyn ArchiveReport>>,
     /// Routes for operators.
     pub(crate) routes: Vec<Route>,
-    /// What the console shows of its roles.
+    /// What the console shows about its roles.
     pub(crate) facts: Vec<ShowFacts>,
-    /// Lets operators pass who log in.
+    /// Accepts operators who log in.
     pub(crate) operators: Option<Arc<dyn Guard>>,
-    /// Lets accounts pass that log in.
+    /// Accepts accounts that log in.
     pub(crate) accounts: Option<Arc<dyn Guard>>,
 }
 
-/// A door that serves.
+/// A running door.
 pub(crate) struct Started {
     pub(crate) door: Arc<dyn Door>,
-    /// What its own listener has for operators.
+    /// What its own listener offers to operators.
     pub(crate) offer: Offer,
 }
 
-/// A listener of HTTP that a door has of its own.
+/// An HTTP listener that belongs to a door.
 pub(crate) struct DoorListener {
     pub(crate) kind: Listener,
     pub(crate) address: SocketAddr,
-    /// The setting of the port.
+    /// The setting for its port.
     pub(crate) key: &'static str,
-    /// The flag of the port.
+    /// The flag for its port.
     pub(crate) flag: &'static str,
     pub(crate) has_tls: bool,
-    /// Where connections begin with a PROXY header.
+    /// The addresses from which connections begin with a PROXY header.
     pub(crate) proxies: Vec<IpAddr>,
 }
 
-/// The bounds of a listener of HTTP and of its requests.
+/// The bounds of an HTTP listener and of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpBounds {
     pub(crate) limits: Limits,
     pub(crate) server: ServerLimits,
     pub(crate) sites: Sites,
-    /// Requests at once that ask a role.
+    /// The most concurrent requests that use a role.
     pub(crate) requests_max: usize,
-    /// How long a request may take until its answer begins.
+    /// How long a request may take until its response begins.
     pub(crate) request_timeout: Duration,
 }
 
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// A missing one would be reported as a spelling mistake.
+    /// A section or command that is missing there would be reported as a spelling mistake.
     #[test]
     fn each_section_and_command_of_a_feature_is_there() {
         let command = Cli::command();

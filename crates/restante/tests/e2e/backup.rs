@@ -28,7 +28,7 @@ use crate::support::{
 const ADMIN: &[&str] = &["--rest-admin"];
 const PATH: &str = "/admin/v1/backup";
 
-/// Does something with the records and the blobs below a data folder, in this process.
+/// Runs `work` on the records and the blobs below a data folder, in this process.
 fn with_stores<T>(
     data: &Path,
     work: impl AsyncFnOnce(&restante_records::Opened, &restante_blobs::Opened) -> T,
@@ -87,7 +87,7 @@ fn blobs_of(data: &Path) -> BTreeMap<String, Vec<u8>> {
     })
 }
 
-/// An archive of so many messages, most of them in sealed segments.
+/// An archive of this many messages, most of them in sealed segments.
 fn fill_archive(folder: &Path, messages: u32) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -206,7 +206,7 @@ fn a_backup_of_a_busy_server_has_all_that_was_acknowledged() {
     assert!(said.out.contains("30 blobs") && said.out.contains("30 records"), "{}", said.out);
     let published: BTreeSet<String> = publishers.finish().into_iter().collect();
     assert_eq!(server.stop().code(), Some(0));
-    // What comes later is not in it.
+    // What is stored later is not in it.
     fill_stores(&folder.join("data"), 30..33);
 
     let restored = restore(&folder, "first", "restored");
@@ -247,7 +247,7 @@ fn a_restored_server_is_the_same() {
     }
     let peer = server.peer_address();
     back_up(&folder, &server, "copy");
-    // The server goes on with what it has, though parts of it have another name now.
+    // The server goes on with its data, though parts of it have another name now.
     server.publish("later");
     assert_eq!(server.stop().code(), Some(0));
 
@@ -318,7 +318,7 @@ fn an_archive_in_sqlite_is_restored() {
     assert_eq!(said(&folder, &compare), "equal: 50 messages in each\n");
 }
 
-/// What was acknowledged waits in the spool: it is in the backup though the database is not.
+/// Acknowledged messages wait in the spool: the backup has them though it lacks the database.
 #[test]
 fn what_waits_for_a_database_is_restored() {
     let (_guard, folder) = folder();
@@ -348,7 +348,7 @@ fn what_waits_for_a_database_is_restored() {
     assert_eq!(server.metric("restante_archive_spool_messages"), Some(10.0));
 }
 
-/// Two servers with one key on a network disturb each other: a restore has its own unless it takes the place of the other.
+/// Two servers with one key on a network disturb each other: a restored server has its own unless it replaces the other.
 #[test]
 fn a_restored_server_has_a_key_of_its_own_unless_a_flag_keeps_the_old_one() {
     let (_guard, folder) = folder();
@@ -372,7 +372,7 @@ fn a_restored_server_has_a_key_of_its_own_unless_a_flag_keeps_the_old_one() {
     assert_eq!(id(&third), id(&server));
 }
 
-/// A timer runs the command anywhere: it finds the server as other commands do.
+/// A timer runs the command from any folder: it finds the server as other commands do.
 #[test]
 fn a_running_server_is_found_without_its_data_folder() {
     let (_guard, folder) = folder();
@@ -388,7 +388,7 @@ fn a_running_server_is_found_without_its_data_folder() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(copy.join("backup.json").is_file());
     assert_eq!(files(&other), Vec::<PathBuf>::new(), "nothing was made");
-    // A folder that is named is the one to back up.
+    // A folder that is named is the one that is backed up.
     let named = run(&["backup", "second", "--data", "mine"], &port);
     assert!(named.code == 1 && named.err.contains("there is nothing to back up in mine"), "{}", named.err);
     let nobody = run(&["backup", "second"], "1");
@@ -400,7 +400,7 @@ fn a_running_server_is_found_without_its_data_folder() {
     }
 }
 
-/// A server that ends in the midst of a backup leaves nothing that looks like one.
+/// A server that ends during a backup leaves nothing that looks like one.
 #[test]
 fn a_backup_that_was_cut_off_is_none() {
     let (_guard, folder) = folder();
@@ -417,7 +417,7 @@ fn a_backup_that_was_cut_off_is_none() {
         server.kill();
         let status = child.wait().unwrap();
         if copy.exists() {
-            // It was quicker, and is whole.
+            // The backup was finished first, and is complete.
             assert!(said(&folder, &["backup", "check", "copy"]).contains("all sound"));
             fs::remove_dir_all(&copy).unwrap();
             continue;
@@ -457,7 +457,7 @@ fn a_backup_ends_with_its_server() {
         let said = Said::from(child.wait_with_output().unwrap());
         assert!(!partial.exists(), "what was copied is removed");
         if copy.exists() {
-            // It was quicker, and is whole.
+            // The backup was finished first, and is complete.
             assert!(self::said(&folder, &["backup", "check", "copy"]).contains("all sound"));
             fs::remove_dir_all(&copy).unwrap();
             continue;
@@ -472,7 +472,7 @@ fn a_backup_ends_with_its_server() {
     assert!(ended > 0, "every backup was done before the server stopped");
 }
 
-/// The documented exit code of a command that Ctrl-C ends.
+/// The documented exit code of a command that is ended by Ctrl-C.
 #[test]
 fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
     let (_guard, folder) = folder();
@@ -484,7 +484,7 @@ fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
             command.args(["backup", "copy"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_until("it has begun", || partial.exists() || copy.exists());
         let process = rustix::process::Pid::from_child(&child);
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::INT); // it may be done
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::INT); // it may have finished
         let said = Said::from(child.wait_with_output().unwrap());
         assert!(!partial.exists(), "what was copied is removed");
         if !copy.exists() {
@@ -492,12 +492,12 @@ fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
             assert!(said.err.contains("the backup was stopped"), "{}", said.err);
             return;
         }
-        fs::remove_dir_all(&copy).unwrap(); // it was quicker
+        fs::remove_dir_all(&copy).unwrap(); // it finished first
     }
     panic!("every backup was done before the signal came");
 }
 
-/// Prometheus is to see how old the last backup is, also when the server was started again meanwhile.
+/// Prometheus must see how old the last backup is, also when the server was restarted meanwhile.
 #[test]
 fn metrics_show_the_last_backup() {
     let (_guard, folder) = folder();
@@ -530,7 +530,7 @@ fn metrics_show_the_last_backup() {
     let again = server.metric(taken_at).unwrap();
     assert!((again - first).abs() < 0.001, "{again} is {first}, but for what writing it as a decimal costs");
     assert_eq!(server.stop().code(), Some(0));
-    // The command by itself tells the next server.
+    // The command itself tells the next server.
     self::said(&folder, &["backup", "second"]);
     let server = Server::start_with(&folder, ADMIN);
     assert!(server.metric(taken_at) > Some(first));
@@ -559,7 +559,7 @@ fn a_damaged_backup_is_refused_by_the_name_of_the_file() {
         assert_eq!(checked.code, 1);
         assert!(checked.out.contains(name) && checked.out.contains("1 wrong"), "{}", checked.out);
         if name == "settings.toml" {
-            continue; // it is read by people
+            continue; // for human readers
         }
         let refused = restore(&folder, &copy, "restored");
         assert_eq!(refused.code, 1, "{name}: {}", refused.out);
@@ -614,7 +614,7 @@ fn what_is_there_is_never_written_over() {
     let old = format!("data/{}", aside[0].to_str().unwrap());
     assert_eq!(dump(&folder, &old), changed, "what was there is whole");
     assert_eq!(dump(&folder, "data").lines().count(), 4);
-    // It is no hindrance to the next one.
+    // It does not hinder the next one.
     assert_eq!(restore(&folder, "copy", "data").code, 1);
     for role in ["records", "blobs", "archive"] {
         fs::remove_dir_all(folder.join("data").join(role)).unwrap();
@@ -669,7 +669,7 @@ fn a_missing_role_is_reported() {
     assert_eq!(fs::read_dir(folder.join("data/archive")).unwrap().count(), 0, "nothing was made");
     assert!(said(&folder, &["backup", "check", "copy"]).contains("not in the backup: blobs ("));
 
-    // What lies where the missing role would be is old.
+    // The folder at the place of the missing role is old.
     fs::create_dir(folder.join("old")).unwrap();
     fs::write(folder.join("old/00000001.log"), "old").unwrap();
     let restoring = ["restore", "copy", "--data", "restored", "--archive", "log:old"];
@@ -693,7 +693,7 @@ fn a_place_outside_of_the_data_folder_is_restored() {
     assert!(refused.err.contains("archive.partial is in the way"), "{}", refused.err);
     assert_eq!(fs::read(&mine).unwrap(), b"mine");
     fs::remove_file(&mine).unwrap();
-    // This is what a restore leaves that was cut off.
+    // What an interrupted restore leaves behind.
     fs::write(mine.with_file_name("RESTORE"), "").unwrap();
     fs::write(mine.with_file_name("copy"), "half").unwrap();
     said(&folder, &restoring);
@@ -701,7 +701,7 @@ fn a_place_outside_of_the_data_folder_is_restored() {
     let compare = ["archive", "compare", "log:data/archive", "log:big/archive", "--bodies"];
     assert_eq!(said(&folder, &compare), "equal: 10 messages in each\n");
 
-    // A place that is a disk is looked into.
+    // A place on disk is inspected.
     let disk = say(&folder, &["restore", "copy", "--data", "other", "--archive", "log:/proc"]);
     assert!(disk.code == 1 && disk.err.contains("/proc/1 is there already"), "{}", disk.err);
     let nested =
@@ -709,7 +709,7 @@ fn a_place_outside_of_the_data_folder_is_restored() {
     assert!(nested.code == 1 && nested.err.contains("lies in that of the blobs"), "{}", nested.err);
     assert!(nested.err.contains("archive.url"), "it says what to set: {}", nested.err);
     assert!(!folder.join("other").exists());
-    // A place within the data folder is recognised as one, whatever its path begins with.
+    // A place within the data folder is recognised as such, however its path begins.
     let inside = format!("log:{}", folder.join("restored/archive").display());
     let restoring = ["restore", "copy", "--data", "restored", "--archive", &inside, "--force"];
     said(&folder, &restoring);
@@ -725,12 +725,12 @@ fn operators_alone_have_backups_taken() {
     let said = say(&folder, &["backup", "copy", "--rest", &server.url()]);
     assert_eq!(said.code, 1);
     assert!(said.err.contains("has no routes for operators there"), "{}", said.err);
-    // A server holds the data folder, and nobody says where its door is.
+    // A server holds the data folder, and nothing says where its door is.
     let held = restante(&folder).args(["backup", "copy"]).env("RESTANTE_REST__PORT", "0").output().unwrap();
     let held = Said::from(held);
     assert_eq!(held.code, 1);
     assert!(held.err.contains("name it with --rest"), "{}", held.err);
-    // Its door is elsewhere.
+    // Its door is at another address.
     let away = restante(&folder).args(["backup", "copy"]).env("RESTANTE_REST__PORT", "1").output().unwrap();
     let away = Said::from(away);
     assert_eq!(away.code, 1);
@@ -761,7 +761,7 @@ fn operators_alone_have_backups_taken() {
         let answer = server.post(PATH, &json!({ "folder": folder }));
         assert_eq!((answer.status, answer.body.contains(why)), (status, true), "{}", answer.body);
     }
-    // Another server listens where the settings say that this folder's is.
+    // Another server listens at the address that the settings give for this folder's.
     let (_other_guard, other_folder) = crate::support::folder();
     let _held = Server::start(&other_folder);
     let mut command = restante(&other_folder);
@@ -779,7 +779,7 @@ fn operators_alone_have_backups_taken() {
     assert!(folder.join("copy/backup.json").is_file());
 }
 
-/// The routes that the binary adds are documented where those of the door are.
+/// The routes that the binary adds are documented with those of the door.
 #[test]
 fn every_route_of_the_server_is_documented() {
     let (_guard, folder) = folder();

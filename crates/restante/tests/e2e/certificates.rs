@@ -37,7 +37,7 @@ fn shown(stream: &TlsStream) -> Vec<u8> {
     stream.conn.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// Asks for the version, by HTTP/1.1 on a connection that stays open.
+/// Requests the version by HTTP/1.1 on a connection that stays open.
 fn ask(stream: &mut TlsStream) {
     stream.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();

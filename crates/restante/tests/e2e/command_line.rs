@@ -53,7 +53,7 @@ const COMMANDS: &[&str] = &[
     "man",
 ];
 
-/// What a user can type or set has its line in the changelog and its place in the pages.
+/// What a user can type or set has a line in the changelog and an entry in the docs.
 #[test]
 fn every_command_and_every_table_of_settings_is_documented() {
     let (_guard, folder) = folder();
@@ -83,7 +83,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         let last = command.rsplit(' ').next().unwrap();
         // Commands of one kind share a line: `restante records stats`, `check` and `dump`.
         let is_named = |text: &str| text.contains(&command) || text.contains(&format!("`{last}`"));
-        // Benches that are named by what `make bench` calls them.
+        // Benches are named as `make bench` calls them.
         let bench = command.strip_prefix("restante bench ").unwrap_or(last).replace(' ', "-");
         let is_bench =
             |text: &str| text.contains(&format!("BENCH={bench}")) || text.contains(&format!("bench {bench}"));
@@ -152,7 +152,7 @@ fn mistakes_at_the_prompt_are_named() {
     }
 }
 
-/// What is refused was repeated as it was typed, with its password, and such lines end in logs.
+/// Refused arguments were repeated as typed, with their password, and such lines end up in logs.
 #[test]
 fn a_password_in_a_refused_url_is_not_printed() {
     let (_guard, folder) = folder();

@@ -31,7 +31,7 @@ fn show_prints_each_value_with_its_origin() {
     );
     assert_eq!(line("log.level"), "log.level = \"info\" # default");
 
-    // What is shown is a configuration file again.
+    // The printed settings are a valid configuration file.
     fs::write(folder.join("again.toml"), &shown).unwrap();
     said(&folder, &["config", "check", "--config", "again.toml"]);
 }
@@ -85,7 +85,7 @@ fn wrong_flags_and_variables_are_named() {
     assert!(error.contains("'RESTANTE_REST__PROT': did you mean 'RESTANTE_REST__PORT'?"), "{error}");
 }
 
-/// What would fail at the start is found before it.
+/// What would fail at start is found beforehand.
 #[test]
 fn check_finds_files_that_are_missing_or_hold_nothing_of_use() {
     let (_guard, folder) = folder();
@@ -148,7 +148,7 @@ fn check_finds_ports_that_are_named_twice_and_shards_that_no_cluster_has() {
     }
 }
 
-/// A server would start, and not do all that its settings say.
+/// A server would start, and ignore some of its settings.
 #[test]
 fn check_warns_of_limits_beyond_the_systems_and_of_shards_beyond_the_networks() {
     let (_guard, folder) = folder();
@@ -253,7 +253,7 @@ fn assert_plain(error: &str) {
     }
 }
 
-/// A slip in a key must not make a file of that name, and with it a node that nobody knows.
+/// A typing error in a key must not create a file of that name, and with it a node that nobody knows.
 #[test]
 fn a_node_key_that_is_none_is_an_error() {
     let (_guard, folder) = folder();
@@ -269,7 +269,7 @@ fn a_node_key_that_is_none_is_an_error() {
     let said = say(&folder, &["serve", "--rest-port", "0", "--tcp-port", "0", "--nodekey", "mine.key"]);
     assert_eq!(said.code, 2, "{}", said.err);
     assert!(said.err.contains("mine.key holds no node key"), "{}", said.err);
-    // A path has a new key made, as it is documented.
+    // A path creates a new key, as documented.
     drop(crate::support::Server::start_with(&folder, &["--nodekey", "./other"]));
     assert!(folder.join("data/other").is_file());
 }
@@ -292,10 +292,10 @@ fn exit_codes_are_as_documented() {
     assert_eq!(code(&["backup", "check", "copy"]), 0);
     fs::write(folder.join("copy/settings.toml"), "# other\n").unwrap();
     assert_eq!(code(&["backup", "check", "copy"]), 1);
-    // 130: see the tests of copies and of backups, which are stopped half-way.
+    // 130: see the tests of copies and of backups, which are interrupted.
 }
 
-/// Everything that says where a server is and what it reads is in the log, each address once.
+/// The log has every listening address and input of the server, each address once.
 #[test]
 fn the_start_names_the_settings_and_each_address_once() {
     let (_guard, folder) = folder();
@@ -324,7 +324,7 @@ fn the_start_names_the_settings_and_each_address_once() {
     for (text, what) in [(&err, "restante.toml"), (&err, "/console"), (&err, "/p2p/")] {
         assert_eq!(text.matches(what).count(), 1, "{what}: {text}");
     }
-    // On a terminal and in the journal both are one.
+    // On a terminal and in the journal, output and log are one.
     let (all, _) = log(true);
     for what in ["/console", "/p2p/"] {
         assert_eq!(all.matches(what).count(), 1, "{what}: {all}");
@@ -333,14 +333,14 @@ fn the_start_names_the_settings_and_each_address_once() {
     assert!(rest > 1 && all.matches("http://127.0.0.1:").count() <= 2, "{all}");
 }
 
-/// What a server keeps is for its user to read and write, and for its group to read.
+/// The files of a server can be read and written by its user, and read by its group.
 #[test]
 fn files_are_0640_folders_0750_and_secrets_0600() {
     use std::os::unix::fs::PermissionsExt;
     let (_guard, folder) = folder();
     for archive in ["log:data/archive", "sqlite:data/archive.db"] {
         let data = folder.join("data");
-        // What is there already stays as it is.
+        // What exists already stays as it is.
         fs::create_dir(&data).unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
         let binary = env!("CARGO_BIN_EXE_restante");

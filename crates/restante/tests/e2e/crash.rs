@@ -11,7 +11,7 @@ use crate::support::{Server, folder, message, now, publish_path, request, said};
 
 const PUBLISHERS: usize = 8;
 const ROUNDS: usize = 5;
-/// Acknowledgements after which the server is killed, in the midst of further requests.
+/// Acknowledgements after which the server is killed, in the middle of further requests.
 const ACKNOWLEDGED_BEFORE_KILL: usize = 60;
 
 #[test]
@@ -62,7 +62,7 @@ impl Publishers {
     }
 }
 
-/// Publishes one message after the other until an answer stays out, and gives those that were acknowledged.
+/// Publishes one message after the other until there is no answer, and returns those that were acknowledged.
 fn publish(address: SocketAddr, name: &str, tell: &SyncSender<()>) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for number in 0.. {

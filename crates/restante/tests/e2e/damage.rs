@@ -1,4 +1,4 @@
-//! Stores that are damaged or missing: commands and the server say so, go on with the rest, and make nothing worse.
+//! Damaged or missing stores: commands and the server report them, go on with the rest, and make nothing worse.
 
 use std::{
     fs,
@@ -67,7 +67,7 @@ fn damage_a_record(folder: &Path) {
     panic!("no byte damages an email alone");
 }
 
-/// The whole account could not be read, exported or checked, and no other store was looked at.
+/// The whole account could not be read, exported or checked, and no other store was checked.
 #[test]
 fn one_damaged_record_is_reported_and_everything_else_is_read() {
     const EMAILS: usize = 120;
@@ -117,7 +117,7 @@ fn one_damaged_record_is_reported_and_everything_else_is_read() {
     assert_eq!(mail.server.stop().code(), Some(0));
 }
 
-/// Commands that look removed a damaged index, and found nothing wrong with none.
+/// Commands that only read removed a damaged index, and reported no error without an index.
 #[test]
 fn a_damaged_or_missing_search_index_is_reported_and_left_as_it_is() {
     let (_guard, folder) = folder();
@@ -165,8 +165,9 @@ fn blobs_health(server: &Server) -> String {
     format!("{} {}", blobs["Blobs"].as_str().unwrap(), blobs["desc"].as_str().unwrap_or_default())
 }
 
-/// Mail was refused for good, or its blobs went into the folder below the place of the missing disk. After a kill the last blobs may only be in
-/// the records, and went there too; emails that were not indexed yet were never found. A backup succeeded without the blobs.
+/// Mail was refused permanently, or its blobs went into the folder that took the place of the missing disk. After a kill the last
+/// blobs may only be in the records, and went there too; emails that were not indexed yet were never found. A backup succeeded
+/// without the blobs.
 #[test]
 fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
     for (missing, is_killed) in
@@ -181,7 +182,7 @@ fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
         let operators = free_address();
         let mail = start_with(&folder, Some(operators));
         let health = blobs_health(&mail.server);
-        // A server that has lost all can't know it: it looks like one that was never set up.
+        // A server that has lost everything can't know it: it looks like one that was never set up.
         assert_eq!(health.starts_with("Not Ready "), missing.len() == 1, "{missing:?}: {health}");
         let reply = mail.recipient(USER);
         assert!(reply.starts_with("451 4.3.0 "), "{missing:?}: {reply}");
@@ -209,7 +210,7 @@ fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
     }
 }
 
-/// Takes stores away, as if their disks were not mounted.
+/// Moves stores away, as if their disks were not mounted.
 #[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
 fn unmount(folder: &Path, stores: &[&str]) {
     for store in stores {
@@ -217,7 +218,7 @@ fn unmount(folder: &Path, stores: &[&str]) {
     }
 }
 
-/// Brings them back, and hides what was made in their places.
+/// Brings them back, and moves what was created in their places away.
 #[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
 fn mount(folder: &Path, stores: &[&str]) {
     for store in stores {
@@ -227,7 +228,7 @@ fn mount(folder: &Path, stores: &[&str]) {
     }
 }
 
-/// The server closed its stores while the indexer worked with them, and a client that hung in DATA made the stop fail.
+/// The server closed its stores while the indexer used them, and a client that hung in DATA made the stop fail.
 #[test]
 fn a_stop_soon_after_mail_is_quiet_and_waits_for_no_client() {
     let (_guard, folder) = folder();

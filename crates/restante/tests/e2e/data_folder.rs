@@ -1,7 +1,7 @@
 //! Data folders of earlier versions, which every later one must open.
 //!
-//! `tests/fixtures/data-N.tar.gz` has a data folder with its `restante.toml`, as a killed server left them, an SQLite archive and a
-//! backup. Before a version with new settings or formats is released it gets a folder of its own:
+//! `tests/fixtures/data-N.tar.gz` has a data folder with its `restante.toml`, as a killed server left them, an SQLite archive and
+//! a backup. Each version with new settings or formats adds a folder before it is released:
 //!
 //! ```text
 //! make data-folder
@@ -27,17 +27,17 @@ use crate::support::{
 /// The newest folder: what `make_data_folder` writes.
 const NEWEST: u32 = 1;
 
-/// Messages of six days, which is more than a log archive has open segments.
+/// Messages of six days: more than a log archive has open segments.
 const DAYS: u32 = 6;
 const MESSAGES_PER_DAY: u32 = 10;
 const OLD_MESSAGES: u32 = DAYS * MESSAGES_PER_DAY;
 const DAY_NANOS: i64 = 86_400_000_000_000;
 
-/// Messages that a server took before it was killed, and the one that waits in the spool for a database.
+/// Messages that a server accepted before it was killed, and the one that waits in the spool for a database.
 const PUBLISHED: [&str; 2] = ["first", "second"];
 const SPOOLED: &str = "spooled";
 
-/// The number of `anna@example.org`, whose records these are.
+/// The number of `anna@example.org`, the owner of these records.
 const ANNA: AccountId = AccountId(1_025);
 const EMAILS: u64 = 24;
 /// Each has a blob of its own; every eighth is too long for a pack.
@@ -56,7 +56,7 @@ fn json_of(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&said(folder, &[args, &["--format", "json"]].concat())).unwrap()
 }
 
-/// One text of each entry of a list.
+/// The texts of one field in the entries of a list.
 fn texts<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
     list.as_array().unwrap().iter().map(|entry| entry[field].as_str().unwrap()).collect()
 }
@@ -123,7 +123,7 @@ async fn fill_records_and_blobs(folder: &Path) {
     blobs.upkeep.close().await.unwrap();
 }
 
-/// The settings of the repository, with what `restante setup` sets.
+/// The settings of the repository, with those that `restante setup` sets.
 fn settings() -> String {
     let root = Path::new("../..");
     let mut settings = fs::read_to_string(root.join("restante.toml")).unwrap();
@@ -207,7 +207,7 @@ fn check_backup(folder: &Path) {
     assert_eq!(stats["messages"], OLD_MESSAGES + 2);
 }
 
-/// A server stores what waited in the spool, and takes a message.
+/// A server stores what waited in the spool, and accepts a message.
 fn check_server(folder: &Path) {
     let server = Server::start(folder);
     let mut expected: Vec<String> = (0..OLD_MESSAGES).map(payload).collect();
@@ -243,7 +243,7 @@ fn make_data_folder() {
     said(&folder, &["backup", "backup", "--rest", &server.url(), "--token-file", "data/operator.token"]);
     server.kill();
 
-    // A database that does not answer: the message stays in the spool, and the account in the commit log.
+    // The database does not answer: the message stays in the spool, and the account in the commit log.
     let mut command = restante(&folder);
     command.args([
         "serve",

@@ -1,4 +1,5 @@
-//! A database that is away: messages are taken, kept and stored when an engine is there; and a second archive that follows.
+//! An unreachable database: messages are accepted, spooled, and stored when an engine is there; and a second archive that
+//! follows.
 
 use std::{fs, path::Path};
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Server, folder, message, now, publish_path, request, said, say, wait_until};
 
-/// A database that nobody runs: port 1 of this machine answers no connection.
+/// A database that does not exist: port 1 of this machine accepts no connection.
 const NOWHERE: &str = "postgres://restante:secret@127.0.0.1:1/archive";
 
 fn start_without_database(folder: &Path) -> Server {
@@ -39,7 +40,7 @@ fn a_server_takes_messages_while_its_database_is_away_and_keeps_them() {
     server.publish("after the crash");
     assert_eq!(server.stop().code(), Some(0));
 
-    // An engine that takes the database's place gets what was meant for it.
+    // An engine that replaces the database gets what was meant for it.
     let server = Server::start(&folder);
     wait_until("the spool is drained", || server.metric("restante_archive_spool_bytes") == Some(0.0));
     let mut expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();

@@ -1,4 +1,4 @@
-//! The journal of deliveries: what became of a message is found by the command and the route.
+//! The journal of deliveries: the outcome of a message is found by the command and the route.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ impl Mail {
         Client::new(self.lmtp, "LHLO relay.example.org")
     }
 
-    /// What the running server answers about a text.
+    /// The running server's answer about a text.
     fn ask(&self, query: &str) -> Value {
         let path = format!("/admin/v1/mail/deliveries?{query}");
         let answer = request(self.operators, "GET", &path, "").unwrap();
@@ -81,7 +81,7 @@ impl Client {
         self.reply()
     }
 
-    /// Names Bob as the sender, and a recipient; returns the reply to the latter.
+    /// Sends `MAIL FROM` for Bob, and a recipient; returns the reply to the latter.
     fn begin(&mut self, recipient: &str) -> String {
         assert!(self.say("MAIL FROM:<bob@example.net>").starts_with("250 "));
         self.say(&format!("RCPT TO:<{recipient}>"))
@@ -102,7 +102,7 @@ fn message(id: &str, text: &str) -> String {
     )
 }
 
-/// A domain with Alice, whose alias is `info`, and Carol, whose mailbox is nearly full from the beginning.
+/// A domain with Alice, whose alias is `info`, and Carol, whose mailbox is nearly full from the start.
 fn make_accounts(folder: &Path) {
     fs::write(folder.join("password"), "correct horse").unwrap();
     said(folder, &["domain", "add", "example.org"]);
@@ -111,7 +111,7 @@ fn make_accounts(folder: &Path) {
     said(folder, &["alias", "add", "info@example.org", ALICE]);
 }
 
-/// Sends messages that end in every way.
+/// Sends messages with every outcome.
 fn send_mail(mail: &Mail) {
     let mut lmtp = mail.lmtp();
     assert!(lmtp.deliver(ALICE, &message("tea", "hot")).starts_with("250 "));
@@ -193,7 +193,7 @@ fn what_became_of_a_message_is_found_by_address_and_message_id() {
     assert_eq!(request(mail.operators, "GET", "/admin/v1/mail/deliveries?since=x", "").unwrap().status, 400);
     mail.server.kill();
 
-    // The server is stopped, and the last write was cut off.
+    // The server is stopped, and the last write is torn.
     let journal = folder.join("data/journal");
     let torn = journal.join("stored-00000001");
     let bytes = [fs::read(&torn).unwrap(), vec![7; 100]].concat();

@@ -42,7 +42,7 @@ fn say_with(folder: &Path, args: &[&str], input: &str) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
-/// A command whose settings have the listener for operators at an address.
+/// A command whose settings have the listener for operators at this address.
 fn with_operators(folder: &Path, operators: SocketAddr, args: &[&str]) -> Command {
     let mut command = restante(folder);
     command.args(args).env("RESTANTE_OPERATE__LISTEN", operators.to_string());
@@ -100,7 +100,7 @@ fn a_folder_that_was_set_up_is_sound() {
     assert!(said(folder.path(), &["search", "rebuild"]).starts_with("a server makes the search index again"));
 }
 
-/// The settings of a server that runs elsewhere name another place from here: an operator saw no error, and the server no domain.
+/// The settings of a server elsewhere name another place when read here: the operator saw no error, and the server no domain.
 #[test]
 fn new_records_are_reported() {
     let (folder, _) = set_up();
@@ -114,11 +114,11 @@ fn new_records_are_reported() {
     assert_eq!(say(elsewhere.path(), &["domain", "add", "more.org"]).err, "");
 }
 
-/// The user of the server can't read what root has made.
+/// The user of the server can't read files that root has created.
 #[test]
 fn root_is_warned_on_the_folder_of_another_user() {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else may give a folder away
+        return; // only root may change the owner of a folder
     }
     let (folder, _) = set_up();
     assert_eq!(say(folder.path(), &["domain", "list"]).err, "");
@@ -255,7 +255,7 @@ fn a_running_server_is_found_by_its_settings() {
     let folder = guard.path();
     let (server, operators) = serve(folder);
     let run = |args: &[&str]| -> Said { with_operators(folder, operators, args).output().unwrap().into() };
-    // The token is the one that the settings name.
+    // The settings name this token.
     let added = run(&["account", "add", "bert@example.org", "--generate"]);
     assert_eq!((added.code, added.out.trim().len()), (0, 23), "{}", added.err);
     let again = run(&["account", "add", "bert@example.org", "--generate"]);

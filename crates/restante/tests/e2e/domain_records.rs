@@ -21,7 +21,7 @@ use tokio::{net::UdpSocket, runtime::Runtime};
 
 use crate::support::{Server, free_address, restante, said, say, wait_until};
 
-/// Records by name and type; of other names in example.org it says that they don't exist.
+/// Records by name and type; for other names in example.org it answers that they don't exist.
 struct Zone(BTreeMap<(String, RecordType), Vec<RData>>);
 
 fn name(text: &str) -> Name {
@@ -29,7 +29,7 @@ fn name(text: &str) -> Name {
 }
 
 impl Zone {
-    /// The zone that a file with these lines makes.
+    /// The zone that a file with these lines describes.
     fn read(lines: &str) -> Self {
         let mut records: BTreeMap<(String, RecordType), Vec<RData>> = BTreeMap::new();
         for line in lines.lines().filter(|line| !line.starts_with(';')) {
@@ -148,7 +148,7 @@ fn dkim_keys_of_a_stopped_server_are_created_rotated_and_removed() {
     assert!(log.contains("removed DKIM key mail of example.org"), "{log}");
     let secrets = folder.join("data/secrets.key");
     assert!(secrets.exists());
-    // Backups leave it out, and say so.
+    // Backups leave it out, and report that.
     let backup = say(folder, &["backup", "copy"]);
     assert!(backup.code == 0 && backup.err.contains("secrets.key, without which"), "{}", backup.err);
     assert!(!folder.join("copy/files/secrets.key").exists());

@@ -18,7 +18,7 @@ pub(crate) fn message(number: u32) -> Message {
     }
 }
 
-/// Does something with an archive, in this process.
+/// Runs `work` on an archive, in this process.
 fn with_archive<F: Future<Output = ()>>(folder: &Path, name: &str, work: impl FnOnce(Opened) -> F) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

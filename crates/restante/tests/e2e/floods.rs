@@ -1,4 +1,5 @@
-//! The bench of floods, quick: it starts a server as operators do, and finds that known senders are served and nothing of a flood is stored.
+//! A quick run of the bench of floods: it starts a server as operators do, and finds that known senders are served and nothing of
+//! a flood is stored.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Wrong, broken and hostile requests: refused with what is wrong, and the server lives.
+//! Wrong, broken and hostile requests: they are refused with a reason, and the server survives.
 
 use serde_json::{Value, json};
 

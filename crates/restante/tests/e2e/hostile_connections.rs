@@ -1,5 +1,5 @@
-//! Peers that use a connection against its purpose: they fill streams that nobody reads, never negotiate, or say nothing at all.
-//! The server's memory stays bounded, and honest peers connect and are served meanwhile.
+//! Peers that misuse a connection: they fill streams that nobody reads, never negotiate, or send nothing at all. The server's
+//! memory stays bounded, and honest peers connect and are served meanwhile.
 //!
 //! The hostile side writes the muxers' frames itself, on top of libp2p's transports and Noise.
 
@@ -43,11 +43,11 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// What the server may take beside what it takes at rest.
+/// By how much the server may grow beyond its memory at rest.
 const GROWTH_BYTES_MAX: u64 = 300 * MIB;
 /// What all attackers of a test write at most: enough to show that memory is not bounded.
 const ATTACK_BYTES_MAX: usize = 450 << 20;
-/// More than a node lets one connection have.
+/// More than a node allows for one connection.
 const STREAMS: u32 = 120;
 /// Streams of one connection that a node negotiates at once.
 const NEGOTIATING_MAX: u32 = 64;
@@ -115,7 +115,7 @@ fn select(name: &str) -> Vec<u8> {
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Socket for C {}
 
-/// A connection whose muxer was agreed upon, and not begun.
+/// A connection whose muxer was negotiated but not started.
 struct Raw(Box<dyn Socket>);
 
 #[derive(Clone)]
@@ -150,7 +150,7 @@ impl<C: Socket + 'static> OutboundConnectionUpgrade<C> for RawUpgrade {
     }
 }
 
-/// libp2p asks for a muxer; this one is never used as such.
+/// libp2p requires a muxer; this one is never used as such.
 impl StreamMuxer for Raw {
     type Substream = Cursor<Vec<u8>>;
     type Error = std::io::Error;
@@ -175,7 +175,7 @@ impl StreamMuxer for Raw {
     }
 }
 
-/// A new identity's connection, or why there is none.
+/// A connection of a new identity, or why there is none.
 async fn connect(address: &Multiaddr, muxer: Muxer) -> std::io::Result<Box<dyn Socket>> {
     let noise = noise::Config::new(&Keypair::generate_secp256k1()).unwrap();
     let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
@@ -187,7 +187,7 @@ async fn connect(address: &Multiaddr, muxer: Muxer) -> std::io::Result<Box<dyn S
     Ok(dialled.await?.1.0)
 }
 
-/// Where the server's node is, over TCP and over WebSockets.
+/// The addresses of the server's node, over TCP and over WebSockets.
 fn addresses_of(server: &Server) -> [Multiaddr; 2] {
     let info: Value = serde_json::from_str(&server.get("/info").body).unwrap();
     let all = info["listenAddresses"].as_array().unwrap().iter().filter_map(Value::as_str);
@@ -212,12 +212,12 @@ fn start(folder: &Path, settings: &str) -> Server {
 struct Attack {
     muxer: Muxer,
     connections: usize,
-    /// Whether each stream agrees on a protocol.
+    /// Whether each stream negotiates a protocol.
     negotiates: bool,
     frame_bytes: usize,
 }
 
-/// Opens streams and fills them until the server ends the connection, takes nothing for a while, or enough was written. The
+/// Opens streams and fills them until the server ends the connection, reads nothing for a while, or enough was written. The
 /// connection stays open afterwards.
 async fn attack(address: Multiaddr, attack: Attack, budget: Arc<AtomicUsize>) -> Option<Box<dyn Socket>> {
     let mut socket = connect(&address, attack.muxer).await.ok()?;
@@ -240,7 +240,7 @@ async fn attack(address: Multiaddr, attack: Attack, budget: Arc<AtomicUsize>) ->
             socket.write_all(&opening).await?;
         }
         let filler = vec![0xff; attack.frame_bytes];
-        // Streams that wait for others: with their requests, or with their negotiation.
+        // Streams that wait for others, with either their requests or their negotiation.
         let filled = match attack.negotiates {
             true => LARGE_REQUESTS_MAX..NEGOTIATING_MAX,
             false => NEGOTIATING_MAX..STREAMS,
@@ -261,7 +261,7 @@ async fn attack(address: Multiaddr, attack: Attack, budget: Arc<AtomicUsize>) ->
     Some(socket)
 }
 
-/// Attacks over TCP and WebSockets, and returns by how many bytes the server grew at most.
+/// Attacks over TCP and WebSockets, and returns the most bytes by which the server grew.
 async fn growth_under(attack_with: Attack) -> u64 {
     let (_guard, folder) = folder();
     let server = start(&folder, "");
@@ -328,7 +328,7 @@ async fn yamux_streams_that_never_negotiate_cost_bounded_memory() {
         .await;
 }
 
-/// Three hundred of them kept everybody out for as long as they lasted.
+/// Three hundred of them kept everybody else out for as long as they lasted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_sockets_keep_nobody_out() {
     let (_guard, folder) = folder();

@@ -1,4 +1,4 @@
-//! Hostile mails over LMTP and hostile requests over JMAP: each has an answer, and costs a server bounded memory.
+//! Hostile mails over LMTP and hostile requests over JMAP: each gets an answer, and costs the server bounded memory.
 
 use std::{
     fmt::Write as _,
@@ -87,7 +87,7 @@ impl Victim {
     }
 }
 
-/// The most memory that a server has had since this began.
+/// The highest memory use of a server since this was created.
 struct Peak {
     most: Arc<AtomicU64>,
     before: u64,
@@ -119,7 +119,7 @@ impl Peak {
     }
 }
 
-/// The private memory in a file `/proc/PID/status`; none of a process that has ended.
+/// The private memory in a file `/proc/PID/status`; 0 for a process that has ended.
 fn memory(status: &str) -> u64 {
     let status = std::fs::read_to_string(status).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -131,7 +131,7 @@ fn brief(value: &Value) -> String {
     value.to_string().chars().take(500).collect()
 }
 
-/// Mails that are made to cost much, by name.
+/// Mails that are made to be expensive, by name.
 fn mails() -> Vec<(&'static str, String)> {
     let multiparts = |levels: usize| {
         (0..levels).fold(String::new(), |mut mail, level| {
@@ -168,7 +168,7 @@ fn mails() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Properties for which a server reads all of a message.
+/// Properties that require reading the whole message.
 const PROPERTIES: &[&str] = &[
     "bodyStructure",
     "bodyValues",
@@ -195,7 +195,7 @@ fn hostile_mails_are_accepted_and_read_in_bounded_memory() {
     let search = json!({"accountId": account, "filter": {"text": "needle"}});
     let calls = json!([["Email/query", newest, "q"], ["Email/get", read, "g"], ["Email/query", search, "s"]]);
     let request = json!({"using": using, "methodCalls": calls}).to_string();
-    // First, while the search index has nothing to do: its memory for mails before would count.
+    // First, while the search index is idle: its memory for earlier mails would count.
     let peak = Peak::of(&victim);
     let reply = victim.deliver(format!("Subject: x\r\n\r\n{}", "x".repeat(50_000_000)).as_bytes());
     assert!(reply.starts_with("550 5.5.2"), "a line of 50 MB: {reply}");
@@ -222,7 +222,7 @@ fn hostile_mails_are_accepted_and_read_in_bounded_memory() {
     assert_eq!(victim.server.stop().code(), Some(0));
 }
 
-/// Requests that are made to cost much, by name, each with what its answer must have.
+/// Requests that are made to be expensive, by name, each with what its answer must contain.
 fn requests(account: &str) -> Vec<(&'static str, String, &'static str)> {
     let of = |calls: Value| {
         let using = ["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:mail", "urn:ietf:params:jmap:blob"];
@@ -238,7 +238,7 @@ fn requests(account: &str) -> Vec<(&'static str, String, &'static str)> {
     };
     let reference =
         |call: usize, path: &str| json!({"resultOf": call.to_string(), "name": "Core/echo", "path": path});
-    // Each call gives back the one before twice.
+    // Each call returns the one before twice.
     let doubled = |first: Value| {
         let mut calls = vec![json!(["Core/echo", first, "0"])];
         for call in 1..64 {
@@ -334,7 +334,7 @@ fn hostile_requests_are_answered_in_bounded_memory() {
     assert_eq!(victim.server.stop().code(), Some(0));
 }
 
-/// A mail that fills most of a response each time it is read, read by all calls of a request.
+/// A mail that fills most of a response each time it is read, and is read by all calls of a request.
 #[test]
 fn a_request_that_reads_too_much_many_times_stops_early() {
     let (_guard, folder) = folder();

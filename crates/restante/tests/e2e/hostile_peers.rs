@@ -1,4 +1,4 @@
-//! Broken and hostile peers: they get what they deserve, in bounded memory, and others are served meanwhile.
+//! Broken and hostile peers: they are refused, in bounded memory, and others are served meanwhile.
 
 use std::{net::TcpStream, path::Path, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::support::{Server, folder, now, wait_until};
 
 const PUBSUB_TOPIC: &str = "/waku/2/rs/42/0";
 const CONTENT_TOPIC: &str = "/toy/1/chat/proto";
-/// What a server may take, beside what it takes at its start, whatever peers do: what its settings add up to, and the
+/// By how much a server may grow beyond its memory at start, whatever peers do: the sum of its settings, and the
 /// allocator's share.
 const GROWTH_BYTES_MAX: u64 = 500 << 20;
 const MIB: u64 = 1 << 20;
@@ -68,14 +68,14 @@ pub(crate) async fn connected_peer(server: &Server) -> (Node, PeerId) {
     (node, server)
 }
 
-/// The status of an answer to a store query.
+/// The status of the answer to a store query.
 async fn query(node: &Node, server: PeerId) -> Option<u32> {
     let request = store::StoreQueryRequest { request_id: "q".into(), ..Default::default() };
     let answer = node.ask(server, store::ID, &rpc::frame(&request), 64 << 20).await.ok()?;
     store::StoreQueryResponse::decode(answer).ok()?.status_code
 }
 
-/// Somebody who means well comes, and is served.
+/// An honest peer connects, and is served.
 pub(crate) async fn others_are_served(server: &Server) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
@@ -90,7 +90,7 @@ pub(crate) async fn others_are_served(server: &Server) {
     }
 }
 
-/// Bytes that the server has for itself.
+/// Bytes of the server's private memory.
 pub(crate) fn memory(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -147,7 +147,7 @@ async fn half_open_connections_and_streams_hold_up_nobody() {
     let mut streams = Vec::new();
     for _ in 0..100 {
         let mut stream = node.open(id, store::ID).await.unwrap();
-        let _ = stream.flush().await; // names the protocol, and says no more; the server refuses some
+        let _ = stream.flush().await; // names the protocol, and sends no more; the server refuses some
         streams.push(stream);
     }
     others_are_served(&server).await;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::{Server, restante, said, wait_until};
 
-/// A live stream that is being read. Dropping it hangs up.
+/// An open live stream. Dropping it closes the connection.
 pub(crate) struct Reader {
     stream: TcpStream,
     seen: Arc<Mutex<Seen>>,
@@ -24,7 +24,7 @@ struct Seen {
 }
 
 impl Reader {
-    /// Opens `GET /live` with a query, and waits until the server has begun to answer.
+    /// Opens `GET /live` with a query, and waits until the server has started to answer.
     pub(crate) fn open(server: &Server, query: &str) -> Self {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         let host = server.address();
@@ -40,17 +40,17 @@ impl Reader {
         reader
     }
 
-    /// All that has come until now.
+    /// Everything received so far.
     pub(crate) fn text(&self) -> String {
         self.seen.lock().unwrap().text.clone()
     }
 
-    /// Waits until something has come.
+    /// Waits until this text was received.
     pub(crate) fn wait_for(&self, what: &str) {
         wait_until(&format!("the stream has brought {what}"), || self.text().contains(what));
     }
 
-    /// Waits until the server has ended the stream, and gives what it brought.
+    /// Waits until the server has ended the stream, and returns all that it sent.
     pub(crate) fn wait_for_end(&self) -> String {
         wait_until("the stream ends", || self.seen.lock().unwrap().is_over);
         self.text()
@@ -88,7 +88,7 @@ pub(crate) fn listed(server: &Server, filters: &[&str]) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What the command line counts.
+/// The counts that the command line prints.
 pub(crate) fn counted(server: &Server) -> Value {
     let output = restante(&std::env::temp_dir())
         .args(["sessions", "count", "--format", "json", "--rest", &server.url()])

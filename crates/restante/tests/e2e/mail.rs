@@ -1,4 +1,4 @@
-//! Mail comes in by LMTP and is read by JMAP.
+//! Mail is received by LMTP and read by JMAP.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -153,17 +153,17 @@ fn what_lmtp_brings_is_read_and_searched_by_jmap_also_after_a_kill() {
     assert_eq!(mail.server.stop().code(), Some(0));
 }
 
-/// Removes what a power cut may take away: the packs of blobs that were not synced.
+/// Removes what a power cut may lose: the packs of blobs that were not synced.
 fn lose_packs(folder: &Path) {
     for pack in std::fs::read_dir(folder.join("data/blobs/packs")).unwrap() {
         std::fs::remove_file(pack.unwrap().path()).unwrap();
     }
 }
 
-/// One sync makes its record and its bytes durable, which are in the commit log of the records until the blobs are synced.
+/// One sync makes a record and its bytes durable: they are in the commit log of the records until the blobs are synced.
 #[test]
 fn a_message_that_came_alone_is_there_after_a_power_cut_that_took_its_blob() {
-    // A command that has only the records open loses nothing, and one that has both puts the blob where it belongs.
+    // A command that has only the records open loses nothing, and one that has both moves the blob to where it belongs.
     for commands in [&[][..], &["account list", "check"], &["mail check", "blobs sweep"]] {
         let (_guard, folder) = folder();
         make_account(&folder);
@@ -185,7 +185,7 @@ fn a_message_that_came_alone_is_there_after_a_power_cut_that_took_its_blob() {
     }
 }
 
-/// Several peers deliver until the server is killed. What they did not hear of, and what they did, they deliver again.
+/// Several peers deliver until the server is killed. They deliver everything again, acknowledged or not.
 #[test]
 fn sm10_mail_survives_kills_and_is_stored_once_when_it_is_repeated() {
     const PEERS: usize = 3;
@@ -255,7 +255,7 @@ fn a_search_index_that_was_removed_is_made_again() {
     mail.deliver(&message("Coffee", "without milk"));
     mail.server.stop();
     std::fs::remove_dir_all(folder.join("data/search")).unwrap();
-    // As in a folder that was restored.
+    // As in a restored folder.
     assert_eq!(
         said(&folder, &["search", "rebuild"]),
         "a server makes the search index again as soon as one runs\n"
@@ -278,7 +278,7 @@ fn account_of(folder: &Path) -> AccountId {
     AccountId(u32::try_from(accounts[0]["account"].as_u64().unwrap()).unwrap())
 }
 
-/// Destroys all emails of an account of a stopped server, the first first, and counts one too many in its inbox.
+/// Destroys all emails of an account of a stopped server, from the first on, and counts one too many in its inbox.
 fn destroy_and_damage(folder: &Path, account: AccountId) {
     with_stores(folder, async |records, blobs| {
         let (clock, limits, metrics) = (Arc::new(SystemClock), MailConfig::default(), MailMetrics::default());
@@ -301,7 +301,7 @@ fn destroy_and_damage(folder: &Path, account: AccountId) {
     });
 }
 
-/// Commits an email of a blob that is not there, past all that would count it.
+/// Commits an email of a missing blob, bypassing all that would count it.
 fn add_email_without_blob(folder: &Path, account: AccountId) {
     with_stores(folder, async |records, _| {
         let body = Body { bytes: Bytes::from_static(b"no row"), blobs: vec![BlobId([7; 32])] };
@@ -337,7 +337,7 @@ fn stores_are_compared_with_each_other() {
     assert!(missing.ends_with(blob.trim_end()), "{missing}");
     assert!(wrong.iter().any(|line| line.starts_with(&format!("{USER}, mailbox "))), "{wrong:?}");
     assert!(verdict.ends_with(" damaged places"), "{verdict}");
-    // What can be counted again is, and the rest is still named.
+    // What can be recounted is recounted, and the rest is still reported.
     let rebuilt = say(&folder, &["check", "--rebuild", "--format", "json"]);
     assert_eq!(rebuilt.code, 1, "{}", rebuilt.err);
     let rebuilt: Value = serde_json::from_str(&rebuilt.out).unwrap();
@@ -368,7 +368,7 @@ fn destroyed_emails_are_restored_and_counters_corrected_on_a_stopped_server_and_
     assert_eq!(said(&folder, &["mail", "vault", USER]), "");
     destroy_and_damage(&folder, account);
 
-    // Stopped.
+    // With a stopped server.
     let entries = vault(&folder, &[]);
     assert_eq!(entries.iter().map(|(_, subject)| &**subject).collect::<Vec<_>>(), ["Milk", "Coffee", "Tea"]);
     let text = said(&folder, &["mail", "vault", USER, "--limit", "1"]);
@@ -384,7 +384,7 @@ fn destroyed_emails_are_restored_and_counters_corrected_on_a_stopped_server_and_
     assert!(wrong.out.ends_with("\nchecked the mail of 1 accounts: 1 damaged place\n"), "{}", wrong.out);
     assert_eq!(say(&folder, &["mail", "vault", "nobody@example.org"]).code, 1);
 
-    // Running.
+    // With a running server.
     let operators = free_address();
     let mail = start_with(&folder, Some(operators));
     let url = format!("http://{operators}");
@@ -451,7 +451,7 @@ fn a_running_server_erases_mail_with_its_account_and_goes_on_after_a_crash() {
     wait_until("the mail is erased", || mail.server.metric(erased) == Some(1.0));
     assert!(said(&folder, &["log", "--rest", &url]).contains("the server  "));
     assert!(!traced().contains("delivered"), "{}", traced());
-    // The address is another account's now, which has none of that.
+    // The address belongs to another account now, which has none of that.
     said(&folder, &["account", "add", USER, "--password-file", "password", "--rest", &url]);
     assert_eq!(mail.subjects(json!({})), [""; 0]);
     assert_eq!(mail.subjects(json!({"text": "coffee"})), [""; 0]);
@@ -459,7 +459,7 @@ fn a_running_server_erases_mail_with_its_account_and_goes_on_after_a_crash() {
     assert_eq!(mail.subjects(json!({"text": "hot"})), ["Tea"], "it was not delivered to this account before");
     mail.server.kill();
 
-    // As a server leaves it that was killed right after the removal.
+    // The state after a server was killed right after the removal.
     let (records, blobs) = left(&folder);
     assert!(records > 1 && blobs == 1, "{records} records, {blobs} blobs");
     with_stores(&folder, async |opened, _| {
@@ -494,7 +494,7 @@ fn without_a_server_mail_is_erased_by_the_command_and_the_index_follows() {
     said(&folder, &["account", "add", USER, "--password-file", "password"]);
     let mail = start(&folder);
     mail.deliver(&message("Coffee", "without milk"));
-    // The index has handled the erased account by then: its last revision came before.
+    // The index has handled the erased account by then: its last revision was earlier.
     wait_until("the new email is indexed", || {
         mail.server.metric("restante_search_documents_total") > Some(0.0)
     });

@@ -1,4 +1,4 @@
-//! Mail moves in from files and other servers, and out into files.
+//! Mail is imported from files and other servers, and exported into files.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::{
 
 const ANNA: &str = "anna@example.org";
 
-/// An email as a move must keep it: mailboxes, keywords, when it was received, its bytes.
+/// What a move must preserve of an email: mailboxes, keywords, when it was received, its bytes.
 type Email = (Vec<String>, Vec<String>, u64, String);
 
 fn make_accounts(folder: &Path, names: &[&str]) {
@@ -98,7 +98,7 @@ fn message(number: usize) -> String {
     )
 }
 
-/// Writes a file of a Maildir that was modified at a time.
+/// Writes a file of a Maildir with this modification time.
 fn put(path: &Path, text: impl AsRef<[u8]>, modified: u64) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
@@ -106,7 +106,7 @@ fn put(path: &Path, text: impl AsRef<[u8]>, modified: u64) {
     file.set_modified(UNIX_EPOCH + Duration::from_secs(modified)).unwrap();
 }
 
-/// A Maildir++ with 603 messages, one of them broken and one in two folders, and a file that is none.
+/// A Maildir++ with 603 messages, one of them broken and one in two folders, and a file that is not a message.
 fn make_maildir(path: &Path) {
     for number in 0..600 {
         let name = format!(
@@ -189,7 +189,7 @@ fn mail_moves_in_from_a_maildir_and_out_and_in_again_unchanged() {
             assert_eq!(own, mailboxes, "{target}");
         }
         assert_eq!(import(name, target, 0)["imported"], 0);
-        // The account that it was made of has all of it, from the one source or another.
+        // The account that it was exported from has all of it, from one source or the other.
         let own = import("anna", target, 0);
         assert_eq!((&own["imported"], &own["placed"]), (&0.into(), &0.into()), "{target}: {own}");
     }
@@ -225,7 +225,7 @@ fn mail_moves_through_running_servers() {
     let operators = free_address();
     let server = start_with(&old, Some(operators));
     let url = format!("http://{operators}");
-    // Into a running server, and out of it.
+    // Into a running server, and out of it again.
     let imported = report(&old, &["import", "--account", ANNA, "maildir:Maildir", "--rest", &url], 1);
     assert_eq!(counts(&imported), [602, 1, 0, 3]);
     let known = report(&old, &["import", "--account", ANNA, "maildir:Maildir", "--rest", &url], 1);

@@ -17,7 +17,7 @@ use crate::{
     support::{Said, folder, restante, said, say},
 };
 
-/// Enough for many pages of a copy, so that it can be stopped in their midst.
+/// Enough for many pages of a copy, so that it can be stopped between them.
 const MANY: u32 = 100_000;
 
 fn state_files(folder: &Path) -> usize {
@@ -30,7 +30,7 @@ fn assert_equal(folder: &Path, a: &str, b: &str, messages: &str) {
     assert_eq!(out, format!("equal: {messages} messages in each\n"));
 }
 
-/// A mistyped path used to be taken for an empty archive, for which every check succeeds.
+/// A mistyped path used to be treated as an empty archive, for which every check succeeds.
 #[test]
 fn commands_that_need_an_archive_say_where_the_nearest_one_is() {
     let (_guard, folder) = folder();
@@ -60,11 +60,11 @@ fn commands_that_need_an_archive_say_where_the_nearest_one_is() {
     assert!(!folder.join("typo").exists(), "nothing was made");
 }
 
-/// How often a command is begun again that was done before it could be stopped.
+/// How often a command is retried that finished before it could be stopped.
 const TRIES: usize = 20;
 
-/// Starts a command that writes into `to`, and signals it once it has written down that a part is done. Gives its exit code
-/// and the last thing it said.
+/// Starts a command that writes into `to`, and signals it once it has recorded that a part is done. Returns its exit code
+/// and its last line of output.
 fn stop_midway(folder: &Path, args: &[&str], to: &str, signal: Signal) -> (Option<i32>, String) {
     for _ in 0..TRIES {
         let mut child = restante(folder).args(args).stderr(Stdio::piped()).spawn().unwrap();
@@ -82,7 +82,7 @@ fn stop_midway(folder: &Path, args: &[&str], to: &str, signal: Signal) -> (Optio
     panic!("{args:?} was done {TRIES} times before it could be stopped");
 }
 
-/// Removes everything whose name begins so.
+/// Removes everything whose name starts with `name`.
 fn remove(folder: &Path, name: &str) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -135,7 +135,7 @@ fn a_state_file_is_that_of_one_command() {
     assert_eq!(state_files(&folder), 1, "the other one's is still there");
 }
 
-/// The state file of a copy into an archive that was removed since made the next copy skip what had been in that archive.
+/// The state file of a copy into an archive that was removed since made the next copy skip what that archive had.
 #[test]
 fn a_copy_begins_anew_when_its_target_was_removed() {
     let (_guard, folder) = folder();
@@ -151,7 +151,7 @@ fn a_copy_begins_anew_when_its_target_was_removed() {
     assert_equal(&folder, "log:a", "log:b", "100,000");
 }
 
-/// Damaged messages were left out, and all was well by the exit code.
+/// Damaged messages were left out, and the exit code reported success.
 #[test]
 fn a_copy_an_export_and_a_query_count_damaged_messages() {
     let (_guard, folder) = folder();
@@ -263,8 +263,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// An envelope of `5c6c9b56`, sent at 2019-04-01, and its key as a Status mailserver has it; made with the packages that the
-/// mailserver used.
+/// An envelope of `5c6c9b56`, sent at 2019-04-01, and its key as a Status mailserver stores it; made with the packages that
+/// the mailserver used.
 const ENVELOPE: &[u8] = b"\xd3\x84\x5c\xa1\x54\xb2\x32\x84\x5c\x6c\x9b\x56\x86secret\x4d";
 const KEY: &[u8] = b"\x5c\xa1\x54\x80\
     \xc7\x7f\xb0\x23\x1d\x3e\x8b\xf1\x3c\x84\xcf\x17\x75\xd2\xa1\xca\
@@ -309,14 +309,14 @@ fn a_mailservers_archive_is_imported() {
     assert!(damaged.err.starts_with("refused: envelope 78: a key of 1 bytes"), "{}", damaged.err);
 }
 
-/// Stops at any moment, again and again, until it is done: nothing is lost and nothing twice.
+/// Stopped at any moment, again and again, until it is done: nothing is lost and nothing is stored twice.
 #[test]
 fn an_import_that_is_stopped_goes_on() {
     let (_guard, folder) = folder();
     let options = rusty_leveldb::Options { write_buffer_size: 64 << 20, ..rusty_leveldb::Options::default() };
     let mut db = rusty_leveldb::DB::open(folder.join("wnode"), options).unwrap();
     for number in 0..50_000_u32 {
-        // Under hashes that are not theirs, which an import takes with a flag.
+        // Under wrong hashes, which an import accepts with a flag.
         let mut envelope = ENVELOPE.to_vec();
         envelope[2..6].copy_from_slice(&(1_554_076_850 + number).to_be_bytes());
         let mut key = KEY.to_vec();
@@ -338,7 +338,7 @@ fn an_import_that_is_stopped_goes_on() {
     };
     assert_eq!(stats()["messages"], 50_000);
 
-    // What went into an archive that was removed since was skipped.
+    // What was copied into an archive that was removed since was skipped.
     remove(&folder, "data");
     stop_midway(&folder, &args, "data", Signal::INT);
     remove(&folder, "data");

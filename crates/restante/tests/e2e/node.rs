@@ -1,4 +1,4 @@
-//! The Waku node of a server: who it is, what it relays, and what it fetches from others.
+//! The Waku node of a server: its identity, what it relays, and what it fetches from others.
 
 use std::{
     fs,
@@ -50,7 +50,7 @@ fn a_node_stays_who_it_is_over_restarts() {
     let key = folder.join("data/node.key");
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The key is the identity, wherever it lies and however it is given.
+    // The key is the identity, wherever it is stored and however it is set.
     let digits = fs::read_to_string(&key).unwrap();
     let named = folder.join("elsewhere.key");
     fs::copy(&key, &named).unwrap();
@@ -145,7 +145,7 @@ fn two_servers_relay_to_each_other_and_both_archive() {
     assert_eq!(two.stop().code(), Some(0));
 }
 
-/// The peer is static: its server connects again by itself when it is back.
+/// The peer is static: its server reconnects by itself when it is back.
 #[test]
 fn a_server_that_comes_back_is_connected_again() {
     let (_guard_one, one_folder) = folder();
@@ -214,7 +214,7 @@ fn what_relay_brought_is_archived_before_the_server_ends() {
 fn what_relay_missed_is_fetched_from_a_store_node() {
     let (_guard_one, one_folder) = folder();
     let (_guard_two, two_folder) = folder();
-    // What is young is left to relay by default; here there is no relay to leave it to.
+    // Recent messages are left to relay by default; here there is no relay to deliver them.
     fs::write(two_folder.join("restante.toml"), "[waku.sync]\nlag_seconds = 0\n").unwrap();
     let one = relay(&one_folder, &[]);
     let two = relay(&two_folder, &["--staticnode", &one.peer_address()]);
@@ -277,7 +277,7 @@ fn the_log_level_is_set_while_the_server_runs() {
     let set = |level: &str| server.post(&format!("/admin/v1/log-level/{level}"), &Value::Null).status;
     assert_eq!(set("loud"), 400);
     assert_eq!(set("DEBUG"), 200);
-    // A connection that breaks off is worth a line at that level.
+    // A connection that breaks is logged at that level.
     wait_until("the log says more", || {
         let _ = exchange(server.address(), b"nonsense\r\n\r\n");
         is_debugging()

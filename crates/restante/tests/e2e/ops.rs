@@ -1,4 +1,4 @@
-//! What is shipped for operators fits the server: alerts and dashboard name metrics that there are, and each alert is
+//! What is shipped for operators fits the server: alerts and dashboard name existing metrics, and each alert is
 //! explained.
 
 use std::{
@@ -27,8 +27,8 @@ fn yaml(path: &str) -> Yaml {
     documents.remove(0)
 }
 
-/// The metrics that servers have, as Prometheus names their series. A metric with labels is shown from its first event on, so
-/// these servers have been asked by a peer, have synced, one has an archive that fails, and one has received mail that was read.
+/// The metrics of servers, as Prometheus names their series. A metric with labels is shown after its first event, so these
+/// servers were queried by a peer, have synced, one has an archive that fails, and one has received mail that was read.
 fn exported() -> BTreeSet<String> {
     let (_guard_one, one_folder) = folder();
     let (_guard_two, two_folder) = folder();
@@ -73,7 +73,7 @@ fn series(server: &Server) -> Vec<String> {
     series
 }
 
-/// The command of the unit that a timer starts, as it is shipped, beside a server that runs as its unit has it.
+/// The command of the unit that a timer starts, as shipped, next to a server that runs as in its unit.
 #[test]
 fn the_backup_unit_backs_up_the_server_of_the_server_unit() {
     let (_guard, folder) = folder();
@@ -113,12 +113,12 @@ fn the_backup_unit_backs_up_the_server_of_the_server_unit() {
     assert!(made[0].join("backup.json").is_file());
     let name = made[0].file_name().unwrap().to_str().unwrap();
     assert_eq!(name.split('-').map(str::len).collect::<Vec<_>>(), [4, 2, 2], "{name} is a date");
-    // The page shows what the unit does.
+    // The page shows the command of the unit.
     let page = shipped("docs/operators.md");
     assert!(page.contains("restante-backup.timer") && page.contains("restante-backup.service"));
 }
 
-/// All words of a text that look like one of our metrics.
+/// All words of a text that look like metrics of restante.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c| !is_part(c));
@@ -215,7 +215,7 @@ fn the_dashboards_panels_are_whole() {
     }
 }
 
-/// What can be seen of the compose file without an engine that runs it.
+/// The parts of the compose file that can be checked without an engine that runs it.
 #[test]
 fn the_compose_file_starts_the_server_with_settings_that_there_are() {
     let compose = yaml("ops/compose.yaml");
@@ -243,7 +243,7 @@ fn the_units_command_is_one_that_there_is() {
     let mut words: Vec<&str> = command.split_whitespace().collect();
     assert_eq!(words.remove(0), "serve");
     let (_guard, folder) = folder();
-    // The configuration as it is installed: the file in the repository.
+    // The configuration as installed: the file in the repository.
     fs::write(folder.join("restante.toml"), shipped("restante.toml")).unwrap();
     let words: Vec<&str> =
         words.into_iter().map(|word| word.strip_prefix("/etc/restante/").unwrap_or(word)).collect();

@@ -1,4 +1,4 @@
-//! Records and blobs: opened and closed by a server, looked after by commands.
+//! Records and blobs: opened and closed by a server, maintained by commands.
 
 use std::{fs, future::Future, path::Path};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, folder, said, say, wait_until};
 
-/// Has both stores of a folder open, as a server has, and closes them.
+/// Opens both stores of a folder, as a server does, and closes them.
 pub(crate) fn with_stores<F: Future<Output = ()>>(
     folder: &Path,
     work: impl FnOnce(restante_records::Opened, restante_blobs::Opened) -> F,
@@ -34,7 +34,7 @@ async fn put(blobs: &dyn Blobs, text: &'static str) -> BlobId {
     blobs.put(&mut Bytes::from_static(text.as_bytes())).await.unwrap().id
 }
 
-/// Two accounts with an email each, one of them with a blob; a third email that was destroyed; a blob that is nobody's.
+/// Two accounts with an email each, one of them with a blob; a third email that was destroyed; a blob without a reference.
 fn fill(folder: &Path) {
     with_stores(folder, async |records, blobs| {
         let attached = put(&*blobs.blobs, "attached").await;
@@ -114,7 +114,7 @@ fn records_are_moved_and_compared() {
     assert_eq!(said(&folder, &["records", "dump", "--records", to]), dump);
     assert_eq!(said(&folder, &["records", "check", "--records", to]), "checked 2 records: all sound\n");
 
-    // Waiting for a process would not help, which is what 3 stands for.
+    // Waiting for a process would not help, which is what exit code 3 is for.
     let refused = say(&folder, &["records", "copy", from, to]);
     assert_eq!(refused.code, 1, "{}", refused.err);
     assert!(refused.err.contains("the target is a complete copy of these records"), "{}", refused.err);
@@ -141,7 +141,7 @@ fn an_account_is_erased() {
     let refused = say(&folder, &["records", "erase", "1024"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("add --yes"), "{}", refused.err);
-    // Those of the directory: domains would be gone, and their accounts not.
+    // The accounts of the directory: domains would be gone, and their accounts not.
     for internal in ["0", "64", "1023"] {
         let refused = say(&folder, &["records", "erase", internal, "--yes"]);
         assert_eq!(refused.code, 2, "{}", refused.err);
@@ -168,7 +168,7 @@ fn blobs_that_nobody_refers_to_are_swept_by_hand() {
     assert_eq!(said(&folder, &["blobs", "sweep", "--grace", "0"]), "looked at 2 blobs, removed 1 of 8 B\n");
     assert_eq!(blobs(), (1, 8));
 
-    // Records at another place have nothing to do with these blobs.
+    // Records at another place are unrelated to these blobs.
     let other = folder.join("other");
     let server = Server::start_with(&folder, &["--data", other.to_str().unwrap()]);
     assert_eq!(server.stop().code(), Some(0));
@@ -176,7 +176,7 @@ fn blobs_that_nobody_refers_to_are_swept_by_hand() {
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("the blobs belong to the records"), "{}", refused.err);
     assert_eq!(blobs(), (1, 8));
-    fs::remove_file(folder.join("data/blobs/OWNER")).unwrap(); // as with blobs of before there were identities
+    fs::remove_file(folder.join("data/blobs/OWNER")).unwrap(); // as with blobs from before identities
     let refused = say(&folder, &["blobs", "sweep", "--grace", "0", "--records", "lmdb:other/records"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("the records refer to none that is there"), "{}", refused.err);
@@ -254,7 +254,7 @@ fn a_place_that_was_mistyped_is_named_and_not_made() {
     assert!(!folder.join("elsewhere").exists());
 }
 
-/// Like an archive that can't be opened: one line that names it, and no server that runs without it.
+/// As with an archive that can't be opened: one line that names it, and the server does not start without it.
 #[test]
 fn damage_that_leaves_them_unreadable_stops_the_start() {
     let (_guard, folder) = folder();

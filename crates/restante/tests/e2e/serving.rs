@@ -35,7 +35,7 @@ fn what_is_published_by_either_way_is_queried_by_either_way() {
     assert_eq!(server.stop().code(), Some(0));
 }
 
-/// A topic with a comma was split, and many topics were too long for a URL.
+/// A topic with a comma was split, and a long list of topics did not fit into a URL.
 #[test]
 fn any_topics_can_be_queried_and_times_that_a_server_misreads_can_not() {
     let (_guard, folder) = folder();
@@ -75,7 +75,7 @@ fn any_topics_can_be_queried_and_times_that_a_server_misreads_can_not() {
     assert_eq!(said(&folder, &["query", "--archive", "log:data/archive", "--end", "0"]), "");
 }
 
-/// What is for operators is there without a setting, and not where clients publish and query.
+/// The routes for operators exist without a setting, and not where clients publish and query.
 #[test]
 fn operators_have_a_listener_of_their_own() {
     let (_guard, folder) = folder();
@@ -283,7 +283,7 @@ fn retention_is_kept_by_hand() {
     assert_eq!(server.payloads(100), ["new"]);
 }
 
-/// A request whose body is not there yet.
+/// A request whose body has not been sent yet.
 fn begin_request(server: &Server, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let head = format!(
@@ -292,7 +292,7 @@ fn begin_request(server: &Server, body: &str) -> TcpStream {
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // RFC 9110 §10.1.1: the server asks for the body once it works on the request.
+    // RFC 9110 §10.1.1: the server requests the body once it handles the request.
     let mut asked = [0; 25];
     stream.read_exact(&mut asked).unwrap();
     assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -354,7 +354,8 @@ fn a_cluster_of_our_own_takes_only_its_messages() {
     assert_eq!(server.payloads(100), ["ours"]);
 }
 
-/// An operator saw neither who tried tokens nor which limit was reached; a line for each would let strangers fill the disk.
+/// An operator saw neither which clients tried tokens nor which limit was reached; a line for each attempt would let
+/// strangers fill the disk.
 #[test]
 fn refused_requests_are_logged_once_a_minute() {
     let (_guard, folder) = folder();
@@ -390,7 +391,7 @@ fn refused_requests_are_logged_once_a_minute() {
     assert!(lines[0].contains("/admin/v1/peers") && lines[0].contains("the token is wrong"), "{log}");
 }
 
-/// Sockets that said nothing took all connections, and every request waited for the header timeout.
+/// Sockets that sent nothing used up all connections, and every request waited for the header timeout.
 #[test]
 fn two_thousand_idle_connections_delay_nobody() {
     let mut limit = getrlimit(Resource::Nofile);
@@ -405,7 +406,7 @@ fn two_thousand_idle_connections_delay_nobody() {
     drop(idle);
 }
 
-/// The port is held by the test: a server that wanted it would not start.
+/// The port is held by the test: a server that needed it would not start.
 #[test]
 fn the_listener_for_users_is_closed_while_no_door_serves_them() {
     let (_guard, folder) = folder();

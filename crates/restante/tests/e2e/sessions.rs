@@ -1,4 +1,4 @@
-//! Who is connected: listed, counted and closed from the command line, while the server runs and when it ends.
+//! Connected clients: listed, counted and closed from the command line, while the server runs and when it ends.
 
 use std::{fs, path::Path};
 
@@ -11,7 +11,7 @@ use crate::{
     support::{CONTENT_TOPIC, PUBSUB_TOPIC, Server, folder, request, restante, say, wait_until},
 };
 
-/// A Redis that nobody runs: port 1 of this machine answers no connection.
+/// A Redis that does not exist: port 1 of this machine accepts no connection.
 const NOWHERE: &str = "redis://restante:secret@127.0.0.1:1/0";
 
 fn start(folder: &Path, args: &[&str]) -> Server {
@@ -188,7 +188,7 @@ fn the_password_of_redis_is_not_shown() {
     assert!(refused.err.contains("can't read the password in missing"), "{}", refused.err);
 }
 
-/// A page that anybody may open in a browser on this machine can send requests here, but no DELETE with its own origin.
+/// A page that is open in a browser on this machine can send requests here, but no DELETE with its own origin.
 #[test]
 fn what_the_command_line_does_is_plain_http() {
     let (_guard, folder) = folder();

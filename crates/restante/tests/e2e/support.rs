@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub(crate) const PUBSUB_TOPIC: &str = "/waku/2/rs/1/0";
 pub(crate) const CONTENT_TOPIC: &str = "/toy/1/chat/proto";
 
-/// So long a test waits for an answer before it gives up. It is no measurement: a slow machine has time enough.
+/// How long a test waits for an answer before it gives up. Not a measurement: it leaves a slow machine enough time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The command line of the built binary, without the settings of the user who runs the tests.
@@ -28,7 +28,7 @@ pub(crate) fn restante(folder: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    // Servers of tests run side by side.
+    // Servers of tests run at the same time.
     for listener in ["OPERATE", "PUBLIC", "LMTP"] {
         command.env(format!("RESTANTE_{listener}__LISTEN"), "");
     }
@@ -36,7 +36,7 @@ pub(crate) fn restante(folder: &Path) -> Command {
     command
 }
 
-/// What a command said.
+/// The output of a command.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -58,7 +58,7 @@ pub(crate) fn say(folder: &Path, args: &[&str]) -> Said {
     restante(folder).args(args).output().unwrap().into()
 }
 
-/// Runs a command that must succeed, and gives its output.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn said(folder: &Path, args: &[&str]) -> String {
     let said = say(folder, args);
     assert_eq!(said.code, 0, "restante {args:?}\n{}", said.err);
@@ -80,7 +80,7 @@ impl Server {
     pub(crate) fn start_with(folder: &Path, args: &[&str]) -> Self {
         let mut command = restante(folder);
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(args);
-        command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may have it otherwise, by a flag
+        command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may override it by a flag
         Self::spawn(command)
     }
 
@@ -89,13 +89,13 @@ impl Server {
         Self::try_spawn(command).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// The same; returns what a server said that does not listen.
+    /// The same; if the server does not listen, returns its output.
     pub(crate) fn try_spawn(mut command: Command) -> Result<Self, String> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let line = lines.find(|line| !line.starts_with("listening for mail by ")).unwrap_or_default();
         let address = line.strip_prefix("listening on http://");
-        // A server without REST serves operators alone.
+        // A server without REST serves operators only.
         match address.or_else(|| line.strip_prefix("listening for operators on http://")) {
             Some(address) => Ok(Self { child, address: address.parse().unwrap() }),
             None => Err(format!("the server does not listen: {line:?}, {}", child.wait().unwrap())),
@@ -119,12 +119,12 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the server's end.
+    /// Waits until the server ends.
     pub(crate) fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 
-    /// Stops the server in order and says how it ended.
+    /// Stops the server in order and returns its exit status.
     pub(crate) fn stop(self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait()
@@ -148,13 +148,13 @@ impl Server {
         request(self.address, "POST", path, &body.to_string()).expect("the server answers")
     }
 
-    /// Publishes a text by HTTP, which must be taken.
+    /// Publishes a text by HTTP, which must be accepted.
     pub(crate) fn publish(&self, payload: &str) {
         let answer = self.post(&publish_path(), &message(payload, now()));
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
-    /// Where peers reach the server's node, with its peer id.
+    /// The address of the server's node, with its peer id.
     pub(crate) fn peer_address(&self) -> String {
         let info: Value = serde_json::from_str(&self.get("/info").body).unwrap();
         let addresses = info["listenAddresses"].as_array().unwrap();
@@ -162,7 +162,7 @@ impl Server {
         of_node.unwrap_or_else(|| panic!("{info} names no address of a node")).to_owned()
     }
 
-    /// The value of a metric, added up over its labels; `None` when the server does not have it.
+    /// The value of a metric, summed over its labels; `None` if the server does not have it.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").body;
         let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -174,7 +174,7 @@ impl Server {
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
-    /// Everything that the server keeps, paged by cursor, as payload texts in the archive's order.
+    /// All messages of the server, paged by cursor, as payload texts in the archive's order.
     pub(crate) fn payloads(&self, page_size: usize) -> Vec<String> {
         let mut found = Vec::new();
         let mut cursor = String::new();
@@ -221,7 +221,7 @@ fn base64(bytes: &[u8]) -> String {
     base64_simd::STANDARD.encode_to_string(bytes)
 }
 
-/// Nanoseconds since the epoch. Servers take only messages of now.
+/// Nanoseconds since the epoch. Servers accept only messages with the current time.
 pub(crate) fn now() -> i64 {
     use restante_core::Clock;
     restante_core::SystemClock.now().nanos()
@@ -234,7 +234,7 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// Sends one request on a connection of its own; `None` when no whole answer came.
+/// Sends one request on a connection of its own; `None` if no complete answer was received.
 pub(crate) fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> Option<Answer> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
@@ -279,8 +279,8 @@ fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// An address that is given only once: below the ports that the system gives to connections, and those of the engines. A UDP socket on the
-/// same port keeps it from all others until the process ends, as no server may listen there yet, or between two runs of it.
+/// An address that is returned only once: below the ports that the system assigns to connections, and those of the engines. A UDP
+/// socket on the same port reserves it until the process ends, as no server may listen there yet, or between two runs of it.
 pub(crate) fn free_address() -> SocketAddr {
     static KEPT: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     let mut ports = std::iter::repeat_with(|| rand::random_range(10_000..20_000));
@@ -293,7 +293,7 @@ pub(crate) fn free_address() -> SocketAddr {
     free.expect("ports don't end")
 }
 
-/// A folder that is gone when the test is over.
+/// A folder that is removed when the test is over.
 pub(crate) fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
@@ -315,7 +315,7 @@ pub(crate) fn say_with_input(folder: &Path, args: &[&str], input: &[u8]) -> Said
     said
 }
 
-/// Asks again and again until it is so.
+/// Polls until it is so.
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let pause = Duration::from_millis(20);
     let tries = PATIENCE.as_millis() / pause.as_millis();

@@ -1,10 +1,10 @@
-//! Messages out of one archive and into another.
+//! Messages are exported from one archive and imported into another.
 
 use std::{fs, path::Path};
 
 use crate::support::{Server, folder, said, say, say_with_input};
 
-/// An archive below `data` with so many messages.
+/// An archive below `data` with this many messages.
 fn filled(folder: &Path, count: usize) {
     let server = Server::start(folder);
     for number in 0..count {
@@ -42,14 +42,14 @@ fn an_exported_archive_is_the_same_after_import() {
     assert_eq!(fs::read_to_string(folder.join("all.ndjson")).unwrap(), lines);
 }
 
-/// A file of the wanted name is whole: what could not be finished has none.
+/// A file of the requested name is complete: an unfinished one does not get the name.
 #[test]
 fn an_export_that_fails_leaves_no_file_and_the_old_one() {
     let (_guard, folder) = folder();
     filled(&folder, 400);
     let binary = env!("CARGO_BIN_EXE_restante");
     for command in ["archive export --output", "records dump --out"] {
-        // A file of half a KiB at most, and a write beyond is an error and no signal.
+        // A file of half a KiB at most; a write past that is an error and no signal.
         let script = format!("ulimit -f 1; trap '' XFSZ; exec {binary} {command} all.ndjson");
         if command.starts_with("records") {
             crate::backup::fill_stores(&folder.join("data"), 0..40);
@@ -75,7 +75,7 @@ fn an_export_that_fails_leaves_no_file_and_the_old_one() {
         assert!(fs::metadata(folder.join("all.ndjson")).unwrap().len() > 1_024);
         assert_eq!(names(), ["all.ndjson", "data"]);
         fs::remove_file(folder.join("all.ndjson")).unwrap();
-        // What is no file is written to as it is.
+        // What is not a regular file is written to directly.
         said(&folder, &[&args[..args.len() - 1], &["/dev/null"]].concat());
     }
 }

@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use crate::{PASSWORD, support::exchange};
 
-/// So long an event is waited for.
+/// How long to wait for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a call has no result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server is gone, or answered with this status: whether the call was made is unknown.
+    /// The server is gone, or answered with this status: whether the call took effect is unknown.
     Lost(String),
-    /// It was refused, with this type of an error of a method.
+    /// It was refused, with this type of method error.
     Refused(String),
 }
 
@@ -84,7 +84,7 @@ impl Client {
         request((self.address, self.user), "POST", &self.api, "application/json", &body)
     }
 
-    /// The newest emails of a mailbox with what a list shows of them.
+    /// The newest emails of a mailbox with the properties that a list shows.
     pub(crate) fn list(&self, mailbox: &str, limit: usize) -> Vec<Value> {
         let query = json!({
             "accountId": self.account, "filter": {"inMailbox": mailbox},
@@ -145,7 +145,7 @@ impl Events {
         Self { lines: lines.into(), account: client.account.clone() }
     }
 
-    /// Reads on until a state is announced.
+    /// Reads until this state is announced.
     pub(crate) fn wait_for_state(&self, kind: &str, state: &Value) {
         for line in self.lines.borrow_mut().by_ref() {
             let line = line.expect("the state is announced in time");

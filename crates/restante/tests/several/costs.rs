@@ -18,7 +18,7 @@ struct Requests {
     writes: u64,
     s3: u64,
     searches: u64,
-    /// Documents that OpenSearch was sent, removals and commits.
+    /// Documents, removals and commits that were sent to OpenSearch.
     search_writes: u64,
 }
 
@@ -65,7 +65,8 @@ fn requests(operators: SocketAddr) -> Requests {
     }
 }
 
-/// The requests that something costs, the least of several times: upkeep and followers of the server ask beside it.
+/// The requests that `run` costs, the least of several runs: maintenance and followers of the server make requests
+/// meanwhile.
 fn cost(operators: SocketAddr, mut run: impl FnMut()) -> Requests {
     let costs = (0..TIMES).map(|_| {
         let before = requests(operators);
@@ -83,7 +84,7 @@ fn cost(operators: SocketAddr, mut run: impl FnMut()) -> Requests {
     }
 }
 
-/// So often each cost is counted.
+/// How often each cost is counted.
 const TIMES: usize = 20;
 const EMAILS: usize = 40;
 /// The longest time from a write to the index to its commit, as in restante.toml.

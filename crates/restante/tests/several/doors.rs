@@ -1,4 +1,5 @@
-//! A server is killed while clients of all doors use it. What it has acknowledged is at the other one, which does its work.
+//! A server is killed while clients of all doors use it. What it acknowledged is at the other one, which takes over its
+//! work.
 
 use std::{
     collections::BTreeMap,
@@ -27,22 +28,22 @@ use crate::{
     two_sites,
 };
 
-/// Emails come to him, and he sends some; the writers have the other account.
+/// He receives emails, and sends some; the writers use the other account.
 const BOB: &str = "bob@example.org";
-/// So many messages of each client are acknowledged before the server is killed.
+/// How many messages of each client are acknowledged before the server is killed.
 const BEFORE: usize = 3;
-/// Between two messages of a client, so that the checks in the end don't take long.
+/// Between two messages of a client, so that the checks at the end don't take long.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a client has sent.
 #[derive(Debug, Default)]
 struct Sent {
     acknowledged: Vec<String>,
-    /// Sent when the server ended.
+    /// Was being sent when the server ended.
     doubtful: Option<String>,
 }
 
-/// A way into a server, by which a client sends a message of this name; `false` when there was no answer.
+/// A way into a server: a client sends a message of this name by it; `false` if there was no answer.
 type Door = Box<dyn Fn(&str) -> bool + Send>;
 
 /// What all clients have sent, in the order of the sites.
@@ -108,7 +109,7 @@ struct Progress {
     may_end: AtomicBool,
 }
 
-/// Sends until it is to stop, or there is no answer.
+/// Sends until it is stopped, or there is no answer.
 fn send_until(stop: &AtomicBool, client: &str, progress: &Progress, send: &Door) -> Sent {
     let mut sent = Sent::default();
     for n in 0.. {
@@ -128,7 +129,7 @@ fn send_until(stop: &AtomicBool, client: &str, progress: &Progress, send: &Door)
     sent
 }
 
-/// Has clients of all doors send to both servers, and kills the first one amid that.
+/// Lets clients of all doors send to both servers, and kills the first one meanwhile.
 fn load_and_kill(sites: &[Site; 2], servers: [Server; 2]) -> (Load, Server) {
     let stop = AtomicBool::new(false);
     let [dead, left] = servers;
@@ -153,7 +154,7 @@ fn load_and_kill(sites: &[Site; 2], servers: [Server; 2]) -> (Load, Server) {
         thread::sleep(seconds() / 2);
         let has_sent = |client: &Progress| client.acknowledged.load(Ordering::Relaxed) >= BEFORE;
         wait_until("each client has sent some", || progress.as_flattened().iter().all(has_sent));
-        // What is submitted is uploaded to both servers.
+        // What is submitted was uploaded to both servers.
         let [waku, lmtp, smtp, submission] = &progress;
         for client in [&waku[0], &lmtp[0], &smtp[0], &submission[0], &submission[1]] {
             client.may_end.store(true, Ordering::Relaxed);
@@ -169,7 +170,7 @@ fn load_and_kill(sites: &[Site; 2], servers: [Server; 2]) -> (Load, Server) {
     })
 }
 
-/// What a server has of the load.
+/// Checks what a server has of the load.
 fn check_load(load: &Load, site: &Site, server: &Server) {
     check_account(&site.client(), &load.writers);
     let published = server.payloads(100);
@@ -211,7 +212,7 @@ pub(crate) fn a_server_killed_under_load_of_all_doors_loses_nothing(stores: &Sto
         let mut settings =
             fs::OpenOptions::new().append(true).open(site.folder.join("restante.toml")).unwrap();
         writeln!(settings, "[archive]\nurl = \"{}\"", stores.archive()).unwrap();
-        // In ten minutes Bob sends more than an account may by default.
+        // In ten minutes Bob sends more than the default limit of an account.
         writeln!(settings, "[submission]\nmessages_per_hour_max = 0\nrecipients_per_day_max = 0").unwrap();
     }
     let sink = Sink::start();
@@ -222,7 +223,7 @@ pub(crate) fn a_server_killed_under_load_of_all_doors_loses_nothing(stores: &Sto
         .map(|clients| clients.each_ref().map(|sent| sent.acknowledged.len()));
     println!("acknowledged by both servers: waku, lmtp, smtp, submission {counts:?}");
 
-    // A peer sends again what has no answer, to a server that is there.
+    // A peer retries what has no answer, at a server that is up.
     for (sent, greeting, address) in
         [(&load.by_lmtp, "LHLO", sites[1].lmtp), (&load.by_smtp, "EHLO", sites[1].smtp)]
     {

@@ -8,10 +8,10 @@ use std::{
 
 use tokio_postgres::NoTls;
 
-/// Engines, divided by commas, whose tests must not be ignored.
+/// Engines, separated by commas, whose tests must not be ignored.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 
-/// Which engines. Variables that `dev/services/with` sets say where they are.
+/// A set of engines. Variables that `dev/services/with` sets say where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engines {
     /// Records in PostgreSQL. Each server has blobs and an index of its own.
@@ -50,7 +50,7 @@ pub(crate) fn is_required(engine: &str) -> bool {
     env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == engine))
 }
 
-/// Stores that nobody else has. What is in PostgreSQL is removed at the end; the servers of the others are for tests alone.
+/// Stores that no other test has. Those in PostgreSQL are removed at the end; the servers of the others are for tests only.
 pub(crate) struct Stores {
     engines: Engines,
     name: String,

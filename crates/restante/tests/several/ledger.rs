@@ -1,4 +1,4 @@
-//! Writers that note what they were acknowledged, and the comparison with what servers say in the end.
+//! Writers that record what was acknowledged, and the comparison with what servers return at the end.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Failure};
 
-/// Emails of one writer at most: it destroys one before it creates a further one.
+/// The most emails of one writer: it destroys one before it creates another.
 const EMAILS_MAX: usize = 30;
 /// Ids of one Email/get.
 const PAGE: usize = 50;
@@ -25,7 +25,7 @@ pub(crate) struct Email {
 enum Doubt {
     /// An email with this subject may have been created.
     Created(String),
-    /// This email may be as in the second.
+    /// The email of this id may be as in the second, or destroyed if that is `None`.
     Changed(String, Option<Email>),
 }
 
@@ -67,7 +67,7 @@ impl Writer {
         self.mismatches
     }
 
-    /// Writes until it is time, or until the server is gone if that may be.
+    /// Writes until it is time, or until the server is gone if `may_end`.
     pub(crate) fn write_until(&mut self, is_time: impl Fn() -> bool, may_end: bool) {
         while !is_time() {
             match self.write() {
@@ -103,7 +103,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The state to expect of emails, now and then.
+    /// The state of emails to expect, in some of the calls.
     fn expected(&mut self) -> Result<Option<Value>, Failure> {
         if self.random.random_bool(0.7) {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Writer {
         Ok(Some(self.client.call("Email/get", json!({"ids": []}))?["state"].clone()))
     }
 
-    /// Makes a call of Email/set; `None` when it was refused for the state.
+    /// Makes a call of Email/set; `None` if it was refused because of the state.
     fn set(&mut self, mut arguments: Value, doubt: Doubt) -> Result<Option<Value>, Failure> {
         let expected = self.expected()?;
         if let Some(state) = &expected {
@@ -120,7 +120,7 @@ impl Writer {
         self.doubt = Some(doubt);
         let answer = match self.client.call("Email/set", arguments) {
             Ok(answer) => Some(answer),
-            // RFC 8620 §5.3: nobody else may be refused so.
+            // RFC 8620 §5.3: no other call may be refused like this.
             Err(Failure::Refused(kind)) if kind == "stateMismatch" && expected.is_some() => {
                 self.mismatches += 1;
                 None
@@ -129,7 +129,7 @@ impl Writer {
         };
         self.doubt = None;
         if let (Some(state), Some(answer)) = (&expected, &answer) {
-            // `null` where the change of another writer shared the commit (RFC 8620 §5.3 allows it).
+            // `null` if the commit was shared with the change of another writer (RFC 8620 §5.3 allows it).
             let old = &answer["oldState"];
             assert!(old == state || old.is_null(), "it was made in the state {old} instead of {state}");
         }
@@ -176,14 +176,14 @@ impl Writer {
     }
 }
 
-/// What an email is, as a server says.
+/// An email as the server lists it.
 fn email_of(listed: &Value) -> Email {
     let mailboxes: Vec<&String> = listed["mailboxIds"].as_object().unwrap().keys().collect();
     assert_eq!(mailboxes.len(), 1, "{listed}");
     Email { mailbox: mailboxes[0].clone(), is_seen: listed["keywords"]["$seen"] == true }
 }
 
-/// Emails by id: their subjects, and what they are.
+/// Emails by id: their subjects and properties.
 type Emails = BTreeMap<String, (String, Email)>;
 
 /// All emails of the account.
@@ -205,7 +205,7 @@ pub(crate) fn all(client: &Client) -> Emails {
     }
 }
 
-/// What was acknowledged is there, and nothing else but what may have been made; mailboxes count right.
+/// What was acknowledged is there, and nothing else but changes without an answer; the counts of mailboxes are right.
 pub(crate) fn check_account(client: &Client, writers: &[Writer]) {
     let mut left = all(client);
     let there = left.clone();

@@ -1,4 +1,5 @@
-//! From the embedded engines to Cassandra and S3, from there to PostgreSQL, and back. Each copy is killed again and again, and continued.
+//! From the embedded engines to Cassandra and S3, from there to PostgreSQL, and back. Each copy is killed several times, and
+//! continued.
 
 use std::{fs, path::Path, process::Stdio, thread, time::Duration};
 
@@ -12,16 +13,16 @@ use crate::{
     support::{Server, folder, free_address, restante, said, say},
 };
 
-/// Enough that a copy takes longer than the first time until a kill.
+/// Enough that a copy takes longer than the time until the first kill.
 const MESSAGES: usize = 3_000;
 const EMAILS: usize = 200;
-/// A copy is killed after the first time, and when it is continued after the next ones, unless it is done before.
+/// A copy is killed after the first time, and its continuations after the next ones, unless it is done before.
 const KILLS_MS: [u64; 3] = [200, 600, 1_800];
 
-/// What a copy of records says that was killed after all was copied and before it could say so.
+/// The output of a copy of records that was killed after all was copied and before it could report that.
 const COMPLETE: &str = "the target is a complete copy of these records";
 
-/// Runs a command that continues where it was stopped, killing it at first. Returns how often it was killed.
+/// Runs a command that continues where it was stopped, and kills it at first. Returns how often it was killed.
 fn run_with_kills(folder: &Path, args: &[&str]) -> usize {
     let waits = KILLS_MS.into_iter().map(Some).chain([None]);
     for (kills, wait_ms) in waits.enumerate() {
@@ -42,7 +43,7 @@ fn run_with_kills(folder: &Path, args: &[&str]) -> usize {
     panic!("restante {args:?} was killed, and not by this test");
 }
 
-/// Moves what a command copies along these places; each copy is equal to what was there at first.
+/// Moves what a command copies along these places; each copy is equal to the original.
 fn move_along(folder: &Path, what: &str, places: &[&str], is_equal: impl Fn(&str, &str)) {
     let mut kills = 0;
     for pair in places.windows(2) {
@@ -67,7 +68,7 @@ fn fill_stores(folder: &Path) {
     said(folder, &["mail", "import", "--account", USER, "mbox:mbox"]);
 }
 
-/// What a client sees of all emails, with their state, and how many messages the server has.
+/// All emails with their state as a client sees them, and how many messages the server has.
 fn seen(folder: &Path, places: &[(&str, &str)]) -> (Value, usize) {
     let jmap = free_address();
     let mut command = restante(folder);

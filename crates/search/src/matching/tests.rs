@@ -5,7 +5,7 @@ fn text(text: &str) -> SearchText {
     SearchText::parse(text).unwrap()
 }
 
-/// The text with what is marked in brackets.
+/// The text with brackets around what is marked.
 fn marked(field: Field, text: &str, filter: &Filter) -> String {
     let mut marked = text.to_owned();
     for range in marks(field, text, filter).into_iter().rev() {

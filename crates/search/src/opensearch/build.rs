@@ -1,4 +1,4 @@
-//! Whether an index that is built beside another has what that one has.
+//! Whether an index that is built beside another is as complete as that one.
 
 use serde_json::json;
 use tokio::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use tokio::time::{Duration, Instant};
 use super::{Engine, Failure, place::IndexName, write::Writing};
 use crate::AccountId;
 
-/// How often that is looked up, at most.
+/// The shortest time between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Accounts that are compared by one request.
 const ACCOUNTS_MAX: usize = 1_000;
 
-/// An index that is being built. Nobody writes to the old one any more, so accounts that were compared need not be compared again.
+/// An index that is being built. The old one is not written any more, so accounts that were compared need not be compared again.
 pub(super) struct Build {
     old: Option<IndexName>,
-    /// Up to this account the new index has what the old one has.
+    /// Up to this account the new index is as complete as the old one.
     compared: Option<AccountId>,
     next_look: Instant,
 }

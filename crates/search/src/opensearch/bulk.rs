@@ -15,39 +15,42 @@ use super::{
 };
 use crate::Error;
 
-/// A request has so many items and bytes at most, unless one item is longer. Larger ones are refused by nodes with little memory.
+/// The most items of a request, which is also bounded in bytes unless one item is longer. Nodes with little memory refuse larger
+/// ones.
 pub(super) const ITEMS_MAX: usize = 500;
 const BYTES_MAX: usize = 5 << 20;
 
-/// What an answer has of each item: the rest is long, is not read, and takes both sides time. Errors of a whole request are not filtered.
+/// The fields of each item in a response: the rest is long, is not read, and costs both sides time. Errors of a whole request are not
+/// filtered.
 const ANSWER_FIELDS: &str = "items.*.status,items.*.error.type,items.*.error.reason";
 
-/// The first wait of a retry; it doubles.
+/// The first wait before a retry; it doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(3);
-/// After so long the write has failed. Then the series ends, and the next one begins after a longer wait.
+/// When retries have lasted this long, the write has failed. Then the series ends, and the next one begins after a longer wait.
 const RETRIED_MAX: Duration = Duration::from_secs(10);
 
 /// A document that is written or removed.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     id: String,
-    /// The line that says what is done.
+    /// The line with the action.
     action: String,
     /// The line with the document, when it is written.
     source: Option<Bytes>,
 }
 
-/// Whether what a request writes is visible when it has been answered.
+/// When the documents that a request writes become visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refresh {
-    /// Not before somebody refreshes the index.
+    /// When the index is refreshed.
     Later,
-    /// Everything in the shards of its items is, in all copies, also what was written there before.
+    /// When the request is answered. Then everything in the shards of its items is visible, in all copies,
+    /// also what was written there before.
     ShardsOfItems,
 }
 
-/// A document that OpenSearch does not take.
+/// A document that OpenSearch does not accept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rejected {
     pub(super) id: String,
@@ -67,7 +70,7 @@ impl Item {
         Self { id, action, source: None }
     }
 
-    /// The bytes that it takes in a request.
+    /// Its bytes in a request.
     fn bytes(&self) -> usize {
         self.action.len() + self.source.as_ref().map_or(0, |source| source.len() + 1)
     }
@@ -120,17 +123,17 @@ fn lines_of(items: &[Item]) -> Bytes {
     lines.into()
 }
 
-/// What became of the items of one request.
+/// The outcome of the items of one request.
 #[derive(Debug, Default)]
 struct Outcome {
     rejected: Vec<Rejected>,
-    /// Those that may be taken later, with a reason.
+    /// Those that may succeed later, with a reason.
     again: Vec<Item>,
     busy: Option<Error>,
 }
 
 impl Engine {
-    /// Writes all items, and returns those that can't be written ever.
+    /// Writes all items, and returns those that can never be written.
     pub(super) async fn bulk(
         &self,
         index: &IndexName,
@@ -190,7 +193,7 @@ impl Engine {
     }
 }
 
-/// How many of the items the next request has.
+/// How many items the next request gets.
 fn part_length(items: &[Item]) -> usize {
     let mut bytes = 0;
     for (count, item) in items.iter().take(ITEMS_MAX).enumerate() {
@@ -202,7 +205,7 @@ fn part_length(items: &[Item]) -> usize {
     items.len().min(ITEMS_MAX)
 }
 
-/// Two requests of one; the item if there is only one.
+/// Splits a request into two; the item if there is only one.
 fn halves(mut items: Vec<Item>) -> Result<[Vec<Item>; 2], Item> {
     if items.len() == 1
         && let Some(item) = items.pop()
@@ -210,7 +213,7 @@ fn halves(mut items: Vec<Item>) -> Result<[Vec<Item>; 2], Item> {
         return Err(item);
     }
     let second = items.split_off(items.len() / 2);
-    Ok([second, items]) // the last is taken first
+    Ok([second, items]) // the last is sent first
 }
 
 fn outcome(answer: &Answer, items: Vec<Item>) -> Result<Outcome, Failure> {
@@ -230,7 +233,7 @@ fn outcome(answer: &Answer, items: Vec<Item>) -> Result<Outcome, Failure> {
     let found = answer.json()?;
     let results = found.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if results.len() != items.len() {
-        // All may be written or none: writing again does no harm.
+        // Either all or none may be written: writing again does no harm.
         let error = Error::unavailable("OpenSearch did not say what became of documents");
         return Ok(Outcome { rejected: Vec::new(), again: items, busy: Some(error) });
     }
@@ -250,7 +253,7 @@ impl Outcome {
         let why = shortened(&format!("{status} {kind}: {reason}"));
         match status {
             200..=299 => {}
-            404 if kind.is_empty() => {} // removed what was not there
+            404 if kind.is_empty() => {} // the document to be removed was not there
             404 => return Err(Failure::Missing),
             409 => return Err(Failure::Fenced),
             _ if is_block(&kind) => {

@@ -1,4 +1,4 @@
-//! Spares queries the wait for an OpenSearch that does not answer.
+//! Refuses queries at once while OpenSearch does not answer.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// After so many queries in a row without an answer, further ones are refused at once.
+/// After this many queries in a row without an answer, further ones are refused at once.
 const FAILURES_MAX: u32 = 3;
-/// How long they are refused then; twice as long with each further failure.
+/// How long they are refused then; twice as long after each further failure.
 const REFUSE_MIN: Duration = Duration::from_secs(1);
 const REFUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Circuit {
-    /// Whether a query may ask. When the time of refusal is over one may, and others when it was answered.
+    /// Whether a query may be sent. When the time of refusal is over one may, and others once it was answered.
     pub(super) fn check(&self, limit: Duration) -> Result<(), Error> {
         let mut state = self.0.lock();
         let Some(until) = state.refused_until else { return Ok(()) };
@@ -71,7 +71,7 @@ mod tests {
         circuit.check(LIMIT).unwrap_err();
         tokio::time::advance(REFUSE_MIN).await;
         circuit.check(LIMIT).unwrap();
-        circuit.check(LIMIT).unwrap_err(); // another one asks
+        circuit.check(LIMIT).unwrap_err(); // another query is being sent
         circuit.failed();
         tokio::time::advance(REFUSE_MIN).await;
         circuit.check(LIMIT).unwrap_err(); // twice as long

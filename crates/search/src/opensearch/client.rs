@@ -1,4 +1,4 @@
-//! Requests to OpenSearch, each within its time, and what its answers mean.
+//! Requests to OpenSearch, each within its time limit, and the meaning of its responses.
 
 use std::{fmt, time::Duration};
 
@@ -21,11 +21,11 @@ use tokio::time::timeout;
 
 use crate::{Error, OpensearchConfig, OpensearchUrl};
 
-/// The longest answer: a page of hits takes about 1 MB, and a bulk request names each of its items.
+/// The longest response: a page of hits takes about 1 MB, and a bulk request names each of its items.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Characters of a foreign error that are shown.
+/// The most characters of an error of OpenSearch that are shown.
 const ERROR_CHARS_MAX: usize = 300;
-/// How long a connection that nobody uses is kept.
+/// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// A client of one OpenSearch.
@@ -41,7 +41,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What a request sends.
+/// The body of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Nothing,
@@ -50,7 +50,7 @@ pub(super) enum Body {
     Lines(Bytes),
 }
 
-/// A status and a body that came whole.
+/// A status and a complete body.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -60,7 +60,7 @@ pub(super) struct Answer {
 impl Client {
     pub(super) fn new(url: &OpensearchUrl, config: &OpensearchConfig) -> Result<Self, Error> {
         let tls = match url.is_tls() {
-            // Nothing is read for connections without TLS.
+            // No certificates are read for connections without TLS.
             false => ClientTls { verify: Verify::Nothing, ..ClientTls::default() },
             true if config.ca_file.as_os_str().is_empty() => ClientTls::default(),
             true => ClientTls { roots: Roots::File(config.ca_file.clone()), ..ClientTls::default() },
@@ -93,10 +93,10 @@ impl Client {
         Ok(Self { http, base: url.base(), authorization })
     }
 
-    /// Any whole answer that comes in time.
+    /// Sends a request, and returns any complete response that arrives in time.
     ///
     /// # Errors
-    /// `Unavailable` when none came.
+    /// `Unavailable` when none arrived.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -147,33 +147,33 @@ fn unreachable(error: &(dyn std::error::Error + 'static)) -> Error {
 }
 
 impl Answer {
-    /// The value that the body has.
+    /// The value of the body.
     ///
     /// # Errors
-    /// `Unavailable`: what answers with something else is no OpenSearch now.
+    /// `Unavailable`: a server that answers with something else is not an OpenSearch, at least not now.
     pub(super) fn json(&self) -> Result<Value, Error> {
         serde_json::from_slice(&self.body)
             .map_err(|_| Error::unavailable("what OpenSearch answered is no JSON: is it another server"))
     }
 
-    /// The value of a successful answer to `what`.
+    /// The value of a successful response; `what` was requested.
     pub(super) fn success(&self, what: &str) -> Result<Value, Error> {
         if self.status.is_success() { self.json() } else { Err(self.error(what)) }
     }
 
-    /// The type of the error that it tells.
+    /// The type of the error in the response.
     fn error_type(&self) -> Option<String> {
         let found: Value = serde_json::from_slice(&self.body).ok()?;
         found.pointer("/error/type")?.as_str().map(str::to_owned)
     }
 
-    /// Whether it says that the index is not there.
+    /// Whether it reports that the index does not exist.
     pub(super) fn is_missing(&self) -> bool {
         let kinds = ["index_not_found_exception", "alias_not_found_exception", "aliases_not_found_exception"];
         self.status == StatusCode::NOT_FOUND && self.error_type().is_some_and(|kind| kinds.contains(&&*kind))
     }
 
-    /// Whether user and password, or rights, are refused.
+    /// Whether OpenSearch refused user and password, or the user lacks rights.
     pub(super) fn is_refused(&self) -> bool {
         let is_status = matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         is_status && !self.is_blocked()
@@ -183,7 +183,7 @@ impl Answer {
         self.error_type().is_some_and(|kind| is_block(&kind))
     }
 
-    /// The error that it is.
+    /// The response as an error.
     pub(super) fn error(&self, what: &str) -> Error {
         let found: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let field = |path: &str| found.pointer(path).and_then(Value::as_str);
@@ -207,7 +207,7 @@ impl Answer {
     }
 }
 
-/// Whether an error says that the index takes no writes, as when a disk is full.
+/// Whether an error means that the index accepts no writes, as when a disk is full.
 pub(super) fn is_block(kind: &str) -> bool {
     kind == "cluster_block_exception"
 }

@@ -1,10 +1,11 @@
 //! The engine `opensearch`: one index of an OpenSearch cluster for all accounts.
 //!
-//! An account's documents are in one shard, by routing, with a document that has its revision. A query answers both from one snapshot
-//! of that shard. Texts are sent as the words that [`crate::Words`] makes of them, so that this engine finds what the others find.
+//! An account's documents are in one shard, by routing, with a document that contains its revision. A query returns both from one
+//! snapshot of that shard. Texts are sent as the words that [`crate::Words`] makes of them, so that this engine finds what the others
+//! find.
 //!
-//! OpenSearch has no commit of several documents. Writes are kept in memory and written in an order in which each step is true by itself:
-//! documents, then revisions, then the checkpoint. `write.rs` has the steps.
+//! OpenSearch can't commit several documents together. Writes are kept in memory and sent in an order in which each step is consistent
+//! by itself: documents, then revisions, then the checkpoint. `write.rs` describes the steps.
 
 mod build;
 mod bulk;
@@ -40,27 +41,27 @@ use self::{
 };
 use crate::{AccountId, Config, Error, Metrics, Opened, OpensearchConfig, OpensearchUrl, Revision};
 
-/// A request that writes, or looks through a whole index, may take so many times as long as a query.
+/// A request that writes, or reads a whole index, may take this many times as long as a query.
 const WRITE_TIMES: u32 = 6;
 
-/// What the interfaces share.
+/// The state that the interfaces share.
 struct Engine {
-    /// For writes and upkeep. The follower has threads of its own with a low priority, which serve the connections that it makes.
+    /// For writes and upkeep. The follower has threads of its own with a low priority, which serve the connections that it opens.
     client: Client,
     /// For queries.
     reader: Client,
     config: OpensearchConfig,
     metrics: Metrics,
     circuit: Circuit,
-    /// What writes, and what was written and is in no commit.
+    /// The writer, and what was written and is not committed.
     writer: Arc<tokio::sync::Mutex<Writer>>,
-    /// Revisions that are in no commit, because no document has changed.
+    /// Revisions that are not committed, because no document has changed.
     ahead: Mutex<Ahead>,
     /// The series that may write.
     series: watch::Sender<u64>,
     /// The error of the last write, if it failed.
     failure: Mutex<Option<Error>>,
-    /// Whether the index was found missing: it is made again when a series begins.
+    /// Whether the index was found missing: it is created again when a series begins.
     is_missing: AtomicBool,
     /// Whether the index is to be replaced by an empty one when a series begins.
     is_to_be_cleared: AtomicBool,
@@ -71,11 +72,11 @@ struct Engine {
     written: Arc<Notify>,
 }
 
-/// Of accounts the revision in the last commit, and the one up to which no document has changed since: an answer that is complete up to the
-/// former is complete up to the latter.
+/// For each account, the revision in the last commit, and the one up to which no document has changed since: an answer that is
+/// complete up to the former is complete up to the latter.
 type Ahead = BTreeMap<AccountId, (Revision, Revision)>;
 
-/// The engine, and the task that commits in time, which ends with it.
+/// The engine, and the task that commits in time; the task ends when this is dropped.
 struct Handle {
     engine: Arc<Engine>,
     committer: AbortHandle,
@@ -90,11 +91,11 @@ impl Drop for Handle {
 /// Why a write failed.
 #[derive(Debug)]
 enum Failure {
-    /// The index is not there.
+    /// The index does not exist.
     Missing,
-    /// Another process writes: it began later.
+    /// Another process writes: its series began later.
     Fenced,
-    /// The index is not whole. Another one may have replaced it.
+    /// The index is not complete. Another one may have replaced it.
     Replaced(Error),
     Failed(Error),
 }
@@ -117,7 +118,7 @@ impl Failure {
     }
 }
 
-/// Opens the index in an OpenSearch, and makes it if it is not there. When OpenSearch is out of reach, that is done by the first series.
+/// Opens the index in an OpenSearch, and creates it if it does not exist. If OpenSearch can't be reached, the first series does that.
 pub(crate) async fn open(url: &OpensearchUrl, config: Config) -> Result<Opened, Error> {
     if let Some(wrong) = OpensearchConfig::prefix_error(&config.opensearch.prefix) {
         return Err(Error::invalid(wrong));
@@ -145,7 +146,7 @@ pub(crate) async fn open(url: &OpensearchUrl, config: Config) -> Result<Opened, 
 }
 
 impl Engine {
-    /// The first request. A wrong password is reported now: waiting does not help.
+    /// Sends the first request. A wrong password is reported now: waiting does not help.
     async fn look_up(&self, must_exist: bool) -> Result<(), Error> {
         let answer =
             self.client.ask(hyper::Method::GET, "/", client::Body::Nothing, self.query_limit()).await;
@@ -196,7 +197,7 @@ impl Engine {
         self.series.send_modify(|series| *series += 1);
     }
 
-    /// Notes that the index is not there: the follower begins anew, which makes one.
+    /// Notes that the index does not exist: the follower begins anew, which creates one.
     fn found_missing(&self) -> Error {
         if !self.is_missing.swap(true, Ordering::AcqRel) {
             error!(prefix = self.config.prefix, "the search index is gone and will be made again");
@@ -205,7 +206,7 @@ impl Engine {
         Failure::Missing.into_error()
     }
 
-    /// Notes the outcome of a write. After a failure it is not known what is written: the series ends.
+    /// Notes the outcome of a write. After a failure it is unknown what is written: the series ends.
     fn settle<T>(&self, writer: &mut Writer, result: Result<T, Failure>) -> Result<T, Error> {
         self.metrics.uncommitted.set(writer.uncommitted() as u64);
         let failure = match result {

@@ -1,7 +1,8 @@
-//! Which index is read and which is written: aliases, and how an index is made, replaced and built beside another.
+//! Which index is read and which is written: aliases, and how an index is created, replaced and built beside another.
 //!
-//! The alias with the name of the prefix leads to the index that queries read. While an index is built anew, `<prefix>-next` leads to
-//! it; `<prefix>-old` leads to one that is about to be removed. Each index has an alias of its own for writes, so that a write to an index that is gone makes none.
+//! The alias that is named like the prefix leads to the index that queries read. While an index is built anew, `<prefix>-next` leads
+//! to it; `<prefix>-old` leads to one that is about to be removed. Each index has its own alias for writes, so that a write to a
+//! removed index doesn't create one.
 
 use hyper::Method;
 use restante_core::Identity;
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::Error;
 
-/// An index of ours.
+/// The name of an index of this program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexName(String);
 
@@ -36,14 +37,14 @@ impl IndexName {
     }
 }
 
-/// What the aliases lead to.
+/// The indexes that the aliases lead to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// What queries read.
+    /// The index that queries read.
     pub(super) live: Option<IndexName>,
-    /// What is built.
+    /// The index that is being built.
     pub(super) next: Option<IndexName>,
-    /// What takes other things from the aliases: indexes of other versions, and those of others.
+    /// The actions that remove other indexes from the aliases: those of other versions, and foreign ones.
     actions: Vec<Value>,
 }
 
@@ -70,7 +71,7 @@ impl Engine {
     fn sort_out(&self, answer: &Value) -> Result<Found, Error> {
         let (live, next, old) = (self.config.prefix.as_str(), self.next_alias(), self.old_alias());
         let mut found = Found::default();
-        // In the order of their names, so that of two servers that made one each both take the same.
+        // In the order of their names, so that two servers that created one each both choose the same.
         for (name, index) in answer.as_object().into_iter().flatten() {
             if name == live || *name == next || *name == old {
                 return Err(Error::conflict(format!(
@@ -108,7 +109,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// The index that is there, with the one that is built; makes one if there is none.
+    /// Finds the index, and the one that is being built; creates one if there is none.
     pub(super) async fn find_or_create(&self) -> Result<Found, Error> {
         let mut found = self.find().await?;
         if found.live.is_none() && found.next.is_none() {
@@ -134,7 +135,7 @@ impl Engine {
         self.change_aliases(found.live.iter().map(remove_index).collect()).await
     }
 
-    /// Makes an empty index beside the one that queries read, to be built.
+    /// Creates an empty index to be built beside the one that queries read.
     pub(super) async fn create_next(&self) -> Result<(), Error> {
         let found = self.find_or_create().await?;
         let index = self.create(false).await?;
@@ -156,7 +157,7 @@ impl Engine {
         self.change_aliases(old.into_iter().map(remove_index).collect()).await
     }
 
-    /// Takes an index from queries before it is removed: a query that finds it while it goes would fail.
+    /// Hides an index from queries before it is removed: a query that finds it during the removal would fail.
     fn retire(&self, index: &IndexName) -> [Value; 2] {
         [
             json!({"add": {"index": index.as_str(), "alias": self.old_alias()}}),
@@ -168,7 +169,7 @@ impl Engine {
         json!({"add": {"index": index.as_str(), "alias": self.config.prefix}})
     }
 
-    /// Makes an index; with the alias that queries read, or one that nobody reads yet.
+    /// Creates an index; with the alias that queries read, or with one that no query reads yet.
     async fn create(&self, is_live: bool) -> Result<IndexName, Error> {
         let index = IndexName::new(&self.config.prefix);
         let write = index.for_writes();

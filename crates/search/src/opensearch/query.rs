@@ -1,7 +1,7 @@
 //! A filter as a query of OpenSearch, and its hits.
 //!
-//! A request asks for the hits and the state of the account at once, which is the first of them in each order: so the revision and the hits
-//! are of one snapshot. The values by which hits are sorted say everything about them; nothing else is read.
+//! A request asks for the hits and the state of the account at once; in each order the state is the first of them. So the revision and
+//! the hits are of one snapshot. The sort values contain all that is needed of a hit; nothing else is read.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
 
 /// How long OpenSearch keeps a snapshot between two requests of one query.
 const SNAPSHOT_KEPT: &str = "1m";
-/// The waits before a query is sent again: a cluster takes a moment to take notice of another index.
+/// The waits before a query is sent again: it takes a moment until all nodes of a cluster know another index.
 const REPLACED_WAITS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(300)];
 
 #[async_trait]
@@ -47,7 +47,7 @@ impl Search for Handle {
             _ => engine.circuit.answered(),
         }
         let mut page = found?;
-        // It was known before, so the answer has what it stands for; it still is, so it is of the same index.
+        // It was known before the query, so the answer includes it; it still is, so it belongs to the same index.
         if let (Some((committed, revision)), Some((still, _))) = (ahead, engine.ahead_of(account))
             && page.revision == committed
             && committed == still
@@ -58,12 +58,12 @@ impl Search for Handle {
     }
 }
 
-/// A hit, as it is sorted.
+/// A hit, by its sort values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     number: i64,
     received: i64,
-    /// That of a state; less than 0 for an email.
+    /// The revision in a state; less than 0 for an email.
     revision: i64,
 }
 
@@ -72,7 +72,7 @@ impl Engine {
         self.ahead.lock().get(&account).copied()
     }
 
-    /// A page, asked for again if the index was not there or not whole: another one may have replaced it just then.
+    /// A page, requested again if the index was missing or not complete: another one may have just replaced it.
     async fn page_of_any(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
         for wait in REPLACED_WAITS {
             match self.page(account, query).await {
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     async fn page(&self, account: AccountId, query: &Query) -> Result<Page, Failure> {
-        // The state of the account, and one more that says whether there are more.
+        // The state of the account, and one more hit that shows whether there are more.
         let wanted = query.limit + 2;
         let first = self.search(account, query, wanted.min(WINDOW), None, None).await?;
         if first.len() < WINDOW.min(wanted) || wanted <= WINDOW {
@@ -97,11 +97,11 @@ impl Engine {
         self.long_page(account, query, wanted).await
     }
 
-    /// A page of more hits than one request gives, of one snapshot.
+    /// A page of more hits than one request returns, from one snapshot.
     async fn long_page(&self, account: AccountId, query: &Query, wanted: usize) -> Result<Page, Failure> {
         let snapshot = self.open_snapshot(account).await?;
         let rows = self.all_rows(account, query, wanted, &snapshot).await;
-        // It would be closed by itself after a minute.
+        // Otherwise it would be closed after a minute.
         let body = Body::Json(json!({"pit_id": [snapshot]}));
         let closed =
             self.reader.ask(Method::DELETE, "/_search/point_in_time", body, self.query_limit()).await;
@@ -142,7 +142,7 @@ impl Engine {
         id.ok_or_else(|| Error::unavailable(none).into())
     }
 
-    /// One request.
+    /// Sends one request.
     async fn search(
         &self,
         account: AccountId,
@@ -190,7 +190,7 @@ impl Engine {
         Ok(states.into_iter().map(|(account, _)| account).collect())
     }
 
-    /// Accounts with their revisions, from after one of them.
+    /// Accounts with their revisions, beginning after one of them.
     pub(super) async fn states(
         &self,
         index: &IndexName,
@@ -223,7 +223,7 @@ impl Engine {
     }
 }
 
-/// The answer to a request of a query. Nothing that is asked for is wrong: if OpenSearch says so, the index is another one than we made.
+/// The response to a query. Our queries are always valid: if OpenSearch rejects one, the index is not the one that we created.
 fn of_query(answer: &Answer) -> Result<Value, Failure> {
     const WHAT: &str = "answer a query";
     if answer.is_missing() {
@@ -239,7 +239,7 @@ fn of_query(answer: &Answer) -> Result<Value, Failure> {
     }
 }
 
-/// The hits of a page among the rows that were found. One row is the state of the account if it has one.
+/// The hits of a page from the rows that were found. One row is the state of the account if it has one.
 fn page_of(rows: Vec<Row>, limit: usize) -> Page {
     let mut page = Page::default();
     for row in rows {
@@ -270,7 +270,7 @@ impl Row {
     }
 }
 
-/// The state of an account has the least number and the latest time. An email that has the same comes after it, as it has no revision.
+/// The state of an account has the least number and the latest time. An email with the same values follows it, as it has no revision.
 fn sort(order: Order) -> Value {
     let state_first = json!({"revision": {"order": "desc", "missing": "_last"}});
     match order {
@@ -289,7 +289,7 @@ fn query_of(account: AccountId, query: &Query) -> Value {
     ]}})
 }
 
-/// What follows the hit after which a page begins.
+/// The condition for hits that follow [`Query::after`].
 fn behind(query: &Query) -> Value {
     let Some(Hit { id, received }) = query.after else { return json!({"match_all": {}}) };
     let number = signed(id.0);

@@ -8,26 +8,26 @@ use crate::{
     document::searched_part, matching::texts,
 };
 
-/// The version of fields, analysers and the tokeniser. An index of another version is made again.
+/// The version of the fields, the analysers and the tokeniser. An index of another version is rebuilt.
 pub(super) const FORMAT: u64 = 2;
 
-/// Stands between words of the same position.
+/// The separator between words of the same position.
 const SAME_POSITION: char = '\u{b7}';
-/// Stands in a phrase for a position where any word matches.
+/// In a phrase, a position where any word matches.
 const ANY_WORD: &str = "\u{b7}";
-/// Begins a word in the field `words` that is of another field than the body.
+/// The prefix of a word in the field `words` that is from another field than the body.
 const NOT_OF_BODY: &str = "~";
-/// Stands between the name of a header field and a word of its value.
+/// The separator between the name of a header field and a word of its value.
 const AFTER_NAME: char = ':';
 
 /// The `_id` and the routing of the document that has the checkpoint.
 pub(super) const META: &str = "meta";
-/// Longer words than any cell has; the tokeniser would cut them otherwise.
+/// More characters than any cell has; the tokeniser would split longer ones.
 const CELL_CHARS_MAX: usize = 16_384;
-/// The most hits of one request, as the index is made.
+/// The most hits of one request, as the index is configured.
 pub(super) const WINDOW: usize = 10_000;
 
-/// What an index is made with.
+/// The settings and the mapping of an index.
 pub(super) fn index_body(config: &OpensearchConfig, aliases: &[&str]) -> Value {
     let aliases: serde_json::Map<String, Value> =
         aliases.iter().map(|alias| ((*alias).to_owned(), json!({}))).collect();
@@ -39,11 +39,11 @@ fn settings(config: &OpensearchConfig) -> Value {
     json!({
         "number_of_shards": config.shards,
         "number_of_replicas": config.replicas,
-        // A commit refreshes. A refresh in between would show a part of it.
+        // A commit refreshes. A refresh before its end would show a part of it.
         "refresh_interval": "-1",
-        // What was acknowledged is synced.
+        // A write is acknowledged after it is synced.
         "translog.durability": "request",
-        // A write that was delayed on its way must not bring back what was deleted meanwhile.
+        // A write that was delayed in transit must not bring back what was deleted meanwhile.
         "gc_deletes": "10m",
         "max_result_window": WINDOW,
         "store.stats_refresh_interval": "1s",
@@ -96,7 +96,7 @@ pub(super) fn state_id(account: AccountId) -> String {
     format!("state-{}", account.0)
 }
 
-/// Signed numbers in the order of unsigned ones: OpenSearch has no others that it sorts fast.
+/// Maps unsigned numbers to signed ones in the same order: OpenSearch sorts no others fast.
 pub(super) fn signed(number: u64) -> i64 {
     (number ^ (1 << 63)).cast_signed()
 }
@@ -111,7 +111,7 @@ struct Row {
     account: String,
     number: i64,
     received: i64,
-    /// Those of the body, and of the other fields with [`NOT_OF_BODY`].
+    /// The words of the body, and those of the other fields with the prefix [`NOT_OF_BODY`].
     words: Vec<String>,
     from: Vec<String>,
     to: Vec<String>,
@@ -195,7 +195,7 @@ pub(super) fn state(account: AccountId, revision: Revision, is_unfinished: bool)
     state
 }
 
-/// The field that has the words of a field of documents, and how they begin there.
+/// The field that contains the words of a field of documents, and the prefix that they have there.
 pub(super) fn text_field(field: Field) -> &'static str {
     match field {
         Field::From => "from",
@@ -208,15 +208,15 @@ pub(super) fn text_field(field: Field) -> &'static str {
     }
 }
 
-/// The beginnings of words in the field `words` that stand for a word in any field.
+/// The prefixes that a word of any field may have in the field `words`.
 pub(super) const ANYWHERE: [&str; 2] = ["", NOT_OF_BODY];
 
-/// The beginning of the words of a header field.
+/// The prefix of the words of a header field.
 pub(super) fn header_prefix(name: &HeaderName) -> String {
     format!("{}{AFTER_NAME}", name.as_str())
 }
 
-/// A phrase, with nothing demanded of positions between its words.
+/// A phrase, without any condition on positions between its words.
 pub(super) fn phrase_cells(words: &[(u32, String)], prefix: &str) -> String {
     let mut cells = String::new();
     let mut next = words.first().map_or(0, |(position, _)| *position);

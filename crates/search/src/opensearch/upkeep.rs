@@ -1,4 +1,4 @@
-//! What operators do with the index.
+//! The interface for operators.
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ impl Upkeep for Handle {
         let documents = counted.get("count").and_then(Value::as_u64);
         let documents = documents.ok_or_else(|| Error::unavailable("OpenSearch did not count emails"))?;
         let (segments, disk_bytes) = engine.size(&index).await?;
-        // Not of the writer, which may be waiting for an answer.
+        // From the metric and not from the writer, which may be waiting for a response.
         let uncommitted = engine.metrics.uncommitted.get();
         Ok(Stats { documents, uncommitted, segments, disk_bytes })
     }
@@ -87,7 +87,7 @@ impl Engine {
         Ok((number("/_all/primaries/segments/count"), number("/_all/total/store/size_in_bytes")))
     }
 
-    /// The shards of an index that are not there.
+    /// The shards of an index that are missing.
     async fn missing_shards(&self, index: &IndexName) -> Result<Vec<String>, Error> {
         let path = format!("/_cluster/health/{}?level=shards", index.as_str());
         let answer = self.client.ask(Method::GET, &path, Body::Nothing, self.write_limit()).await?;

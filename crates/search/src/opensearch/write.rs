@@ -1,21 +1,22 @@
-//! Writing: what waits in memory, and the steps of a commit.
+//! Writing: the pending changes in memory, and the steps of a commit.
 //!
 //! 1. Accounts with documents to be removed are marked as unfinished; those that are erased get revision 0.
 //! 2. Documents are written and removed.
-//! 3. Revisions are written, which takes the marks away.
+//! 3. Revisions are written, which removes the marks.
 //! 4. All of it is made visible: by the request that writes the revisions, when each account with documents has one in it. That request
 //!    refreshes the shards of its items, in all copies, and an account is in one shard. Otherwise the whole index is refreshed.
 //! 5. The checkpoint is written.
 //!
-//! A revision is never visible before what it stands for, whenever a copy of the shard shows what it has: it is in the same shard as the
-//! documents of its account, and is sent after all copies have written them. A query reads both from one snapshot of one copy.
+//! A revision never becomes visible before the documents that it covers, regardless of when a copy of the shard is refreshed: it is in
+//! the same shard as the documents of its account, and is sent after all copies have written them. A query reads both from one
+//! snapshot of one copy.
 //!
-//! When the process ends in between, documents are there that no revision counts, and are written again from the checkpoint. Removed ones
-//! could be missing at an older revision if records come back from a backup: the next series sets accounts that are still marked to
-//! revision 0, so that they are read again.
+//! When the process ends before the last step, there are documents that no revision covers; they are written again from the
+//! checkpoint. Removed ones could be missing at an older revision if records are restored from a backup: the next series sets accounts
+//! that are still marked to revision 0, so that they are read again.
 //!
-//! Each write has a version: that of the series, which the next one exceeds, and of the commit in it. A write that comes late, or from
-//! a process that has been replaced, is refused.
+//! Each write has a version: that of the series, which the next one exceeds, and of the commit in it. A write that arrives late, or
+//! from a process that has been replaced, is refused.
 
 use std::{
     collections::BTreeMap,
@@ -45,19 +46,20 @@ use super::{
 };
 use crate::{AccountId, Batch, Begun, Document, Error, Index, RecordId, Revision, Series, validate};
 
-/// The most bytes of documents that are written and in no commit.
+/// The most bytes of documents that are written and not committed.
 const UNCOMMITTED_BYTES_MAX: usize = 5 << 20;
-/// Revisions and checkpoints without documents, as after keywords have changed, are committed with the next documents, after so long, or
-/// when so many accounts have one: a change of keywords writes nothing. Queries of this process know them ([`Ahead`]).
+/// Revisions and checkpoints without documents, as after keywords have changed, are committed with the next documents, after this
+/// time, or when `OTHERS_MAX` accounts have uncommitted changes: a change of keywords writes nothing. Queries of this process know
+/// them ([`Ahead`]).
 const OTHERS_DELAY: Duration = Duration::from_secs(600);
 const OTHERS_MAX: usize = 2_000;
-/// The most accounts whose revisions are remembered.
+/// The most accounts whose revisions are kept in memory.
 const KNOWN_MAX: usize = 65_536;
-/// The most accounts that are asked for in one request.
+/// The most accounts in one request.
 const ACCOUNTS_MAX: usize = 1_000;
-/// So many documents may be refused in a series and are left out. More are no matter of single emails.
+/// The number of documents that may be refused in a series and are left out. If there are more, the cause is not single emails.
 const REJECTED_MAX: usize = 100;
-/// The most documents that one request removes of an account that is erased.
+/// The most documents that one request removes when an account is erased.
 const ERASED_MAX: usize = 2_000;
 /// The wait before a series begins after one that failed; it doubles with each further one.
 const BEGIN_DELAY_MIN: Duration = Duration::from_millis(100);
@@ -65,16 +67,16 @@ const BEGIN_DELAY_MAX: Duration = Duration::from_secs(60);
 /// The versions of a series: commits take two each.
 const SERIES_VERSIONS: i64 = 1 << 32;
 
-/// What writes. It is there from the beginning of a series on, until a write fails.
+/// The writer. `writing` exists from the beginning of a series until a write fails.
 #[derive(Default)]
 pub(super) struct Writer {
     writing: Option<Writing>,
-    /// Series that failed without a commit, one after the other.
+    /// The number of consecutive series that failed without a commit.
     failures: u32,
 }
 
 impl Writer {
-    /// Documents and removals that are in no commit.
+    /// Documents and removals that are not committed.
     pub(super) fn uncommitted(&self) -> usize {
         self.writing.as_ref().map_or(0, |writing| writing.uncommitted)
     }
@@ -90,27 +92,27 @@ pub(super) struct Writing {
     /// The greatest version of anything that was written.
     version: i64,
     pending: BTreeMap<AccountId, Pending>,
-    /// Revisions that are in a commit.
+    /// Revisions that are committed.
     known: BTreeMap<AccountId, Revision>,
     checkpoint: Option<Bytes>,
     is_checkpoint_new: bool,
     uncommitted: usize,
     uncommitted_bytes: usize,
-    /// When the first of them was written.
+    /// When the first of the documents was written.
     documents_since: Option<Instant>,
-    /// When the first revision, or checkpoint, was written that is in no commit.
+    /// When the first uncommitted revision or checkpoint was written.
     others_since: Option<Instant>,
     /// Documents that were refused in this series.
     rejected: usize,
-    /// What is needed to replace the index that queries read by this one.
+    /// The state of the build, if this index is to replace the one that queries read.
     build: Option<Build>,
 }
 
-/// What is in no commit of an account.
+/// The uncommitted changes of an account.
 #[derive(Default)]
 struct Pending {
     is_erased: bool,
-    /// Those that are added, and `None` for those that are removed.
+    /// Documents to be added; `None` for those to be removed.
     documents: BTreeMap<RecordId, Option<Bytes>>,
     revision: Option<Revision>,
 }
@@ -170,13 +172,13 @@ impl Writing {
         documents.into_iter().chain(others).min()
     }
 
-    /// When there is something to do next: a commit, or a look whether an index that is built is complete.
+    /// When the next step is due: a commit, or a check whether an index that is being built is complete.
     fn next_step(&self, engine: &Engine) -> Option<Instant> {
         let look = self.build.as_ref().map(Build::next_look);
         self.due(engine).into_iter().chain(look).min()
     }
 
-    /// Up to which revisions accounts are written, in a commit or not.
+    /// The revisions up to which accounts are written, committed or not.
     pub(super) async fn revisions(
         &mut self,
         engine: &Engine,
@@ -205,13 +207,13 @@ impl Writing {
     }
 
     /// Writes everything, in the order that the module describes. After a failure it can be called again.
-    /// Returns whether there was anything.
+    /// Returns whether there was anything to write.
     async fn commit(&mut self, engine: &Engine) -> Result<bool, Failure> {
         if self.due(engine).is_none() {
             return Ok(false);
         }
         let begun = Instant::now();
-        // Documents have the first, revisions the second.
+        // Documents get the first version, revisions the second.
         self.version += 2;
         self.mark(engine).await?;
         self.erase_marked(engine).await?;
@@ -316,7 +318,7 @@ impl Writing {
             };
             items.push(self.state_item(*account, revision, false, self.version + 1));
         }
-        // Of several requests each would refresh the same shards.
+        // Each of several requests would refresh the same shards.
         let are_items_enough = !has_others && items.len() <= ITEMS_MAX;
         if are_items_enough {
             return engine.bulk_all(&self.index, items, Refresh::ShardsOfItems).await;
@@ -342,7 +344,7 @@ fn meta(checkpoint: Option<&Bytes>) -> Value {
     }
 }
 
-/// Commits what was written when it is due, as long as the engine is there.
+/// Commits what was written when it is due, as long as the engine exists.
 pub(super) async fn commit_when_due(engine: Weak<Engine>, written: Arc<Notify>) {
     loop {
         let due = {
@@ -358,7 +360,7 @@ pub(super) async fn commit_when_due(engine: Weak<Engine>, written: Arc<Notify>) 
 }
 
 impl Engine {
-    /// Commits if it is time, and returns when it will be.
+    /// Commits if it is due, and returns when the next commit is due.
     async fn commit_if_due(&self) -> Option<Instant> {
         let mut writer = self.writer.lock().await;
         let due = writer.writing.as_ref().and_then(|writing| writing.next_step(self))?;
@@ -376,14 +378,14 @@ impl Engine {
         let result = writing.commit(self).await;
         let is_anything = self.settle(writer, result)?;
         if is_anything {
-            self.ahead.lock().clear(); // all are in the commit
+            self.ahead.lock().clear(); // all are committed
             writer.failures = 0;
             *self.failure.lock() = None;
         }
         self.promote_if_complete(writer).await
     }
 
-    /// Replaces the index that queries read by the one that is built, when that has what the other has.
+    /// Replaces the index that queries read by the one that is built, when that is as complete as the other.
     async fn promote_if_complete(&self, writer: &mut Writer) -> Result<(), Error> {
         let Some(writing) = writer.writing.as_mut() else { return Ok(()) };
         let Some(mut build) = writing.build.take() else { return Ok(()) };
@@ -398,7 +400,7 @@ impl Engine {
         self.settle(writer, result)
     }
 
-    /// The writing of a series that has not ended.
+    /// The state of a series that has not ended.
     fn writing_of<'w>(&self, writer: &'w mut Writer, series: Series) -> Result<&'w mut Writing, Error> {
         self.check_open()?;
         if *self.series.borrow() != series.0 {
@@ -415,7 +417,7 @@ impl Engine {
         if is_enough { self.commit(writer).await } else { Ok(()) }
     }
 
-    /// Drops what is in no commit, finds the index or makes it, and begins a series.
+    /// Drops what is not committed, finds or creates the index, and begins a series.
     async fn begin(&self, writer: &mut Writer) -> Result<Begun, Error> {
         self.check_open()?;
         self.end_series();
@@ -431,7 +433,7 @@ impl Engine {
         Ok(Begun { series: Series(*self.series.borrow()), checkpoint })
     }
 
-    /// Drops what is in no commit.
+    /// Drops what is not committed.
     fn drop_writing(&self, writer: &mut Writer) {
         writer.writing = None;
         self.ahead.lock().clear();
@@ -450,7 +452,7 @@ impl Engine {
             (None, None) => return Err(Failure::Missing), // it was just made
         };
         let (version, checkpoint) = self.take_over(&index).await?;
-        // What an earlier series wrote and did not show.
+        // What an earlier series wrote without making it visible.
         self.refresh(&index).await?;
         let mut writing = Writing {
             index,
@@ -470,7 +472,8 @@ impl Engine {
         Ok(writing)
     }
 
-    /// Takes the next version for a series: what another process writes from now on is refused where this one has written.
+    /// Takes the next version for a series: later writes of another process are refused for documents that this one has
+    /// written.
     async fn take_over(&self, index: &IndexName) -> Result<(i64, Option<Bytes>), Failure> {
         let path = format!("/{}/_doc/{META}?routing={META}", index.as_str());
         let answer = self.client.ask(Method::GET, &path, Body::Nothing, self.query_limit()).await?;
@@ -501,7 +504,7 @@ impl Engine {
         }
     }
 
-    /// Sets accounts whose removals may be half done to revision 0: they are read again.
+    /// Sets accounts whose removals may be incomplete to revision 0: they are read again.
     async fn reset_unfinished(&self, writing: &mut Writing) -> Result<(), Failure> {
         loop {
             let accounts = self.unfinished(&writing.index, ACCOUNTS_MAX).await?;
@@ -547,7 +550,7 @@ impl Engine {
         }
     }
 
-    /// Removes documents of an account, and returns how many; 0 when none is left.
+    /// Removes some documents of an account, and returns how many; 0 when none is left.
     async fn erase_some(&self, index: &IndexName, account: AccountId) -> Result<u64, Failure> {
         let path = format!(
             "/{}/_delete_by_query?routing={}&max_docs={ERASED_MAX}&conflicts=proceed&refresh=true",
@@ -575,7 +578,7 @@ impl Engine {
         Ok(removed)
     }
 
-    /// The revisions of accounts that are in a commit, in their order.
+    /// The committed revisions of accounts, in the order of the accounts.
     pub(super) async fn revisions_in(
         &self,
         index: &IndexName,
@@ -649,7 +652,7 @@ impl Index for Handle {
 
     async fn ended(&self, series: Series) {
         let mut now = self.engine.series.subscribe();
-        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index is gone
+        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index was dropped
     }
 
     async fn write(&self, series: Series, account: AccountId, mut batch: Batch) -> Result<(), Error> {
@@ -690,7 +693,7 @@ impl Index for Handle {
     }
 }
 
-/// Documents as they are written. Making words of megabytes takes a while.
+/// Documents in the form in which they are written. Splitting megabytes into words takes a while.
 async fn rows(account: AccountId, documents: Vec<Document>) -> Result<Vec<(RecordId, Bytes)>, Error> {
     if documents.is_empty() {
         return Ok(Vec::new());

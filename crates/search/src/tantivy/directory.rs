@@ -1,14 +1,14 @@
-//! Tantivy's directory of mapped files, with replacements of files that are durable.
+//! Tantivy's directory of mapped files, with durable replacement of files.
 //!
-//! A commit replaces `meta.json`. Tantivy's own directory renames the new one to its place and then removes the files of segments that
-//! it does not name, without syncing the folder in between: after a power cut the old one may be back, without its segments.
+//! A commit replaces `meta.json`. Tantivy's own directory renames the new file and then removes the files of segments that it does not
+//! name, without syncing the folder in between: after a power cut the old `meta.json` may be back, without its segments.
 //!
 //! Tantivy also keeps a list of the files that it has created, to remove those that no commit names any more, and replaces it
 //! before it creates each file. This directory lists the folder instead: nothing is synced for it, and no file is missed.
 //!
-//! A merge can't be stopped, and outlives the writer that began it. Once its directory is closed it changes nothing any more: another
-//! writer may have the folder open. It removes no files then, without an error, which Tantivy would log for each file; the next writer
-//! removes them.
+//! A merge can't be stopped, and outlives the writer that began it. Once its directory is closed it changes nothing any more, since
+//! another writer may have the folder open. Then removing a file does nothing and reports no error, which Tantivy would log for each
+//! file; the next writer removes the files.
 
 use std::{
     fmt, fs, io,
@@ -26,9 +26,9 @@ use ::tantivy::{
 use parking_lot::{RwLock, RwLockReadGuard};
 use restante_disk::{Disk, Folder};
 
-/// The list that Tantivy keeps.
+/// The file with Tantivy's list.
 const LIST_FILE: &str = ".managed.json";
-/// What the name of a new file ends with until it has the place of the old one.
+/// The ending of the name of a new file until it replaces the old one.
 const NEW_ENDING: &str = ".new";
 
 /// A folder of mapped files.
@@ -50,7 +50,7 @@ impl DurableDirectory {
         })
     }
 
-    /// From now on no file is created, replaced or removed by this directory and its clones. Waits for what is under way.
+    /// From now on this directory and its clones create, replace and remove no file. Waits for operations in progress.
     pub(super) fn close(&self) {
         *self.is_closed.write() = true;
     }

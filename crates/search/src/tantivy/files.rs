@@ -1,4 +1,4 @@
-//! The folder of an index: opening it, verifying it, and beginning anew when it is no index of ours.
+//! The folder of an index: opening and verifying it, and replacing it if it can't be used.
 
 use std::{
     fs, io,
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{Error, Report};
 
-/// The version of the index: of the fields, of the tokeniser, of the payload. An index of another one is made again.
+/// The version of the index: of the fields, of the tokeniser, of the payload. An index of another version is rebuilt.
 const VERSION: &str = "2";
 
-/// Below the folder of the engine: what Tantivy writes.
+/// The folder inside that of the engine that Tantivy writes to.
 const INDEX_FOLDER: &str = "index";
 /// Without this file there is no index.
 const META_FILE: &str = "meta.json";
@@ -46,7 +46,7 @@ const COMPONENTS: [SegmentComponent; 6] = [
 #[derive(Clone)]
 pub(super) struct OpenIndex {
     pub(super) index: Index,
-    /// Where it lies.
+    /// The folder of the index.
     pub(super) directory: DurableDirectory,
     pub(super) reader: IndexReader,
     pub(super) fields: Fields,
@@ -55,13 +55,13 @@ pub(super) struct OpenIndex {
 
 /// Why an index can't be used.
 enum Unusable {
-    /// It has to be made again.
+    /// It has to be rebuilt.
     Damaged(String),
-    /// It may be all right: the disk or the system did not answer.
+    /// It may be intact: the disk or the system returned an error.
     Unavailable(Error),
 }
 
-/// Opens the index below `folder`. Returns whether it is a new one, because there was none or none that can be used.
+/// Opens the index in `folder`. Returns whether it is a new one, because there was none or the old one can't be used.
 pub(super) fn open_or_create(folder: &Path, is_verified: bool) -> Result<(OpenIndex, bool), Error> {
     let path = folder.join(INDEX_FOLDER);
     if !path.exists() {
@@ -77,7 +77,7 @@ pub(super) fn open_or_create(folder: &Path, is_verified: bool) -> Result<(OpenIn
     }
 }
 
-/// Opens the index below `folder` as it is: one that can't be used stays where it is.
+/// Opens the index in `folder` without changing it: one that can't be used stays there.
 pub(super) fn open_unchanged(folder: &Path, is_verified: bool) -> Result<OpenIndex, Error> {
     let path = folder.join(INDEX_FOLDER);
     open_existing(&path, is_verified).map_err(|error| match error {
@@ -89,7 +89,7 @@ pub(super) fn open_unchanged(folder: &Path, is_verified: bool) -> Result<OpenInd
     })
 }
 
-/// Creates an empty index below `folder` in place of what is there.
+/// Creates an empty index in `folder`, replacing what is there.
 pub(super) fn create(folder: &Path) -> Result<OpenIndex, Error> {
     let path = folder.join(INDEX_FOLDER);
     remove(&path)?;
@@ -146,7 +146,7 @@ fn open_files(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> {
     let metas = index.load_metas().map_err(|error| unusable(&error))?;
     match metas.payload {
         Some(payload) => drop(read_payload(&payload).map_err(Unusable::Damaged)?),
-        None if metas.segments.is_empty() => {} // nothing was committed yet
+        None if metas.segments.is_empty() => {} // nothing is committed yet
         None => return Err(Unusable::Damaged("its last commit has no checkpoint".into())),
     }
     if is_verified {
@@ -168,7 +168,7 @@ fn directory(path: &Path) -> Result<DurableDirectory, TantivyError> {
     Ok(DurableDirectory::open(path)?)
 }
 
-/// Removes an index. First the file goes without which the rest is none: half of an index is never opened.
+/// Removes an index. The file without which the rest is no index is removed first: so half of an index is never opened.
 fn remove(folder: &Path) -> Result<(), Error> {
     for removed in [fs::remove_file(folder.join(META_FILE)), fs::remove_dir_all(folder)] {
         match removed {
@@ -181,7 +181,7 @@ fn remove(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a commit says beside the documents: the version, a checksum, and the checkpoint.
+/// The contents of a commit besides the documents: the version, a checksum, and the checkpoint.
 pub(super) fn payload(checkpoint: Option<&Bytes>) -> String {
     let text = checkpoint.map_or_else(|| "-".to_owned(), hex::encode);
     format!("{VERSION} {:08x} {text}", crc32c::crc32c(text.as_bytes()))

@@ -1,6 +1,6 @@
-//! A query whose documents may be asked for in any ascending order.
+//! A query whose documents may be sought in any ascending order.
 //!
-//! Tantivy 0.27 excludes documents by asking the excluded query whether it has one, also when that query stands at a later document
+//! Tantivy 0.27 excludes documents by asking the excluded query whether it contains one, even if that query is at a later document
 //! already. A phrase does not allow that (`debug_assert` in `PhraseScorer::seek_danger`). The default of `DocSet` does.
 
 use ::tantivy::{

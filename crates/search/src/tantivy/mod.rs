@@ -1,7 +1,7 @@
 //! The engine `tantivy`: one index for all accounts, in a folder.
 //!
-//! A document has its account as a term, so a query is the intersection of that term with the words. Accounts also have a document
-//! each with their revision, so that it changes in the same commit as the documents; the checkpoint is the payload of a commit.
+//! A document has its account as a term, so a query is the intersection of that term with the words. Each account also has a
+//! document with its revision, so that it changes in the same commit as the documents; the checkpoint is the payload of a commit.
 
 mod directory;
 mod files;
@@ -42,34 +42,34 @@ use crate::{
     validate,
 };
 
-/// What the interfaces share.
+/// The state that the interfaces share.
 struct Engine {
     folder: PathBuf,
     config: TantivyConfig,
     metrics: Metrics,
-    /// What queries read; `None` once it is closed.
+    /// The index that queries read; `None` once it is closed.
     open: Mutex<Option<OpenIndex>>,
-    /// What writes, and what was written and is in no commit.
+    /// The writer, and what was written and is not committed.
     writer: Arc<tokio::sync::Mutex<Writer>>,
-    /// What of it searches wait for.
+    /// The uncommitted documents that searches wait for.
     waiting: Waiting,
     /// The series that may write.
     series: watch::Sender<u64>,
     /// The error of the last write that failed, until a commit succeeds or a new index is made.
     failure: Mutex<Option<Error>>,
-    /// Whether the index was found damaged: it is made again when a series begins.
+    /// Whether the index was found damaged: it is rebuilt when a series begins.
     is_damaged: AtomicBool,
     is_closed: AtomicBool,
     /// How many queries run at once.
     permits: Semaphore,
     /// Notified when something is written that is to be committed in time.
     written: Arc<Notify>,
-    /// Held until it is closed.
+    /// Held until the engine is closed.
     lock: Mutex<Option<File>>,
 }
 
 impl Drop for Engine {
-    /// The writer goes next, then the lock.
+    /// Drops the writer next, then the lock.
     fn drop(&mut self) {
         if let Some(open) = self.open.get_mut() {
             open.directory.close();
@@ -77,7 +77,7 @@ impl Drop for Engine {
     }
 }
 
-/// The engine, and the task that commits in time, which ends with it.
+/// The engine, and the task that commits in time; the task ends when this is dropped.
 struct Handle {
     engine: Arc<Engine>,
     committer: AbortHandle,
@@ -138,7 +138,7 @@ fn open_blocking(folder: PathBuf, config: Config) -> Result<Engine, Error> {
 }
 
 impl Engine {
-    /// What queries and the writer use now.
+    /// The index that queries and the writer use now.
     fn open_index(&self) -> Result<OpenIndex, Error> {
         self.check_open()?;
         let open = self.open.lock().clone();
@@ -158,11 +158,11 @@ impl Engine {
     }
 
     fn end_series(&self) {
-        self.waiting.clear(); // what is in no commit is dropped, or committed by the close
+        self.waiting.clear(); // what is not committed is dropped, or the close commits it
         self.series.send_modify(|series| *series += 1);
     }
 
-    /// Notes that reading the index failed as only damage explains: the follower begins anew, which replaces it.
+    /// Notes that reading the index failed in a way that only damage explains: the follower begins anew, which replaces it.
     fn found_damaged(&self, why: &str) -> Error {
         if !self.is_damaged.swap(true, Ordering::AcqRel) {
             error!(folder = %self.folder.display(), why, "the search index is damaged and will be made again");
@@ -198,7 +198,7 @@ impl Search for Handle {
     }
 }
 
-/// Runs what reads files, or takes longer than a worker of the runtime may be kept.
+/// Runs a task that reads files, or would block a worker of the runtime for too long.
 async fn run_blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     spawn_blocking(run).await
 }

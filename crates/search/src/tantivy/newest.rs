@@ -1,7 +1,7 @@
-//! The newest hits of a query, without all others.
+//! Finds the newest hits of a query without reading all others.
 //!
-//! New documents are at the ends of segments, and the newest segments are small. So a search begins at the end of the newest one, and
-//! goes back until no document that is left can be newer than the hits that it has. Documents that were written in another order,
+//! New documents are at the ends of segments, and the newest segments are small. So a search begins at the end of the newest segment,
+//! and goes back until no remaining document can be newer than the hits found so far. Documents that were written in another order,
 //! such as imported ones, only make it go back further.
 
 use std::{
@@ -20,18 +20,19 @@ use parking_lot::Mutex;
 
 use crate::{Hit, RecordId};
 
-/// Documents of a block. The latest time is known for blocks only.
+/// Documents of a block. The latest time is only known for whole blocks.
 const BLOCK: DocId = 2_048;
 
-/// Each part of a segment that is looked at is so many times as large as the one before: each costs looking up the words.
+/// Each part of a segment that is read is this many times as large as the one before, since each part costs a lookup of
+/// the words.
 const GROWTH: DocId = 4;
 
-/// For each segment the latest times of its beginnings: of the first block, of the first two, and so on.
+/// For each segment the latest times of its prefixes: of the first block, of the first two, and so on.
 #[derive(Default)]
 pub(super) struct Times(Mutex<HashMap<SegmentId, Arc<[i64]>>>);
 
 impl Times {
-    /// Those of a segment. They are calculated once: 8 bytes for each block are kept as long as the segment is in use.
+    /// The times of a segment. They are calculated once: 8 bytes for each block are kept as long as the segment is in use.
     fn of(&self, searcher: &Searcher, segment: &SegmentReader, received: &Column<i64>) -> Arc<[i64]> {
         let id = segment.segment_id();
         if let Some(known) = self.0.lock().get(&id) {
@@ -90,14 +91,14 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Looks for hits from the end back, as long as newer ones than are known are possible.
+    /// Searches for hits from the end backwards, as long as newer hits than those found are possible.
     fn look(&self, weight: &dyn Weight, newest: &mut Newest) -> Result<(), TantivyError> {
         let alive = self.reader.alive_bitset();
         let mut end = self.reader.max_doc();
         let mut length = BLOCK;
         while end > 0 && newest.is_open_to(self.latest_before(end)) {
             let mut scorer = weight.scorer(self.reader, 1.0)?;
-            // Few documents are looked at at once.
+            // If there are few documents, they are read in one part.
             let is_rare = scorer.cost() <= u64::from(BLOCK);
             let start = if is_rare { 0 } else { end.saturating_sub(length).next_multiple_of(BLOCK) };
             let mut document = scorer.doc();
@@ -125,7 +126,7 @@ impl Segment<'_> {
         }
     }
 
-    /// The latest time of the documents before one at which a block ends.
+    /// The latest time of the documents before `end`, where a block ends.
     fn latest_before(&self, end: DocId) -> i64 {
         let block = end.saturating_sub(1) / BLOCK;
         self.times.get(block as usize).copied().unwrap_or(i64::MAX)
@@ -135,14 +136,14 @@ impl Segment<'_> {
 /// The newest hits so far.
 struct Newest {
     count: usize,
-    /// Only what follows this.
+    /// Only hits that follow this one.
     after: Option<(i64, RecordId)>,
     /// The oldest one first.
     hits: BinaryHeap<Reverse<(i64, RecordId)>>,
 }
 
 impl Newest {
-    /// Whether a hit of this time may be among them.
+    /// Whether a hit of this time may be among the newest.
     fn is_open_to(&self, received: i64) -> bool {
         let is_full = self.hits.len() >= self.count;
         !is_full || self.hits.peek().is_none_or(|Reverse((oldest, _))| received >= *oldest)

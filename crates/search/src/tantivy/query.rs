@@ -11,7 +11,7 @@ use ::tantivy::{
 use super::{files::OpenIndex, guarded::guarded, newest::newest, schema::Fields};
 use crate::{AccountId, Field, Filter, Hit, Order, Page, Phrase, Query, RecordId, Revision, SearchText};
 
-/// A page of the documents of an account that match.
+/// A page of the matching documents of an account.
 pub(super) fn page(open: &OpenIndex, account: AccountId, query: &Query) -> Result<Page, TantivyError> {
     let (searcher, fields) = (&open.reader.searcher(), &open.fields);
     let translator = Translator { fields, account };
@@ -30,7 +30,7 @@ pub(super) fn page(open: &OpenIndex, account: AccountId, query: &Query) -> Resul
     Ok(Page { hits, has_more, revision: revision(searcher, fields, account)? })
 }
 
-/// Up to which revision an account is in a commit.
+/// The committed revision of an account.
 pub(super) fn revision(
     searcher: &Searcher,
     fields: &Fields,
@@ -54,7 +54,7 @@ pub(super) fn revision(
     Ok(Revision(revision))
 }
 
-/// How many documents all accounts have.
+/// The number of documents of all accounts.
 pub(super) fn documents(searcher: &Searcher) -> Result<usize, TantivyError> {
     searcher.search(&ExistsQuery::new("received".to_owned(), false), &Count)
 }
@@ -103,7 +103,7 @@ impl Translator<'_> {
         self.all(text.phrases().iter().map(|phrase| phrase_query(phrase, &to_term)).collect())
     }
 
-    /// All of them; of none: every document of the account.
+    /// All of the queries; if there are none, every document of the account.
     fn all(&self, queries: Vec<Box<dyn IndexQuery>>) -> Box<dyn IndexQuery> {
         if queries.is_empty() {
             return self.account_query();
@@ -149,7 +149,7 @@ fn any_of(mut queries: Vec<Box<dyn IndexQuery>>) -> Box<dyn IndexQuery> {
     Box::new(BooleanQuery::union(queries))
 }
 
-/// Collects the hits with the smallest ids above one, in bounded memory.
+/// Collects the hits with the smallest ids greater than a given one, in bounded memory.
 struct Smallest {
     after: Option<RecordId>,
     count: usize,
@@ -208,7 +208,7 @@ impl SegmentCollector for SmallestOfSegment {
     }
 }
 
-/// The hits with the smallest ids so far, and not more than twice as many as are asked for.
+/// The hits with the smallest ids so far, fewer than twice as many as are requested.
 struct SmallestHits {
     count: usize,
     hits: Vec<Hit>,

@@ -6,8 +6,8 @@ use ::tantivy::{
     schema::IndexRecordOption,
 };
 
-/// Matches the documents with a term. `IndexWriter::delete_term` does the same with a `TermQuery`, which prepares to compute scores: that
-/// takes a kilobyte for each removal until the next commit, and every new document is a removal too.
+/// Matches the documents with a term. `IndexWriter::delete_term` does the same with a `TermQuery`, which prepares to compute scores:
+/// that uses a kilobyte for each removal until the next commit, and every new document is a removal too.
 #[derive(Clone, Debug)]
 pub(super) struct WithTerm(pub(super) Term);
 

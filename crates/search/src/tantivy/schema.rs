@@ -13,24 +13,24 @@ use crate::{
     AccountId, Document, Field, RecordId, Revision, Words, document::searched_part, matching::texts,
 };
 
-/// The names of the tokenisers, as the index' own description has them.
+/// The names of the tokenisers in the index' own schema.
 const WORDS: &str = "words";
 const HEADER_WORDS: &str = "header_words";
 
-/// Stands between the name of a header field and a word of its value, in texts and in terms.
+/// The separator between the name of a header field and a word of its value, in texts and in terms.
 const AFTER_NAME: char = '\0';
 
 /// The fields of the index. `docs/formats/search.md` lists them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
-    /// Of an email its id; of an account's state its revision.
+    /// The id of an email; the revision in an account's state.
     pub(super) number: IndexField,
     pub(super) received: IndexField,
     /// The account of an email.
     account: IndexField,
-    /// The account and the id of an email, by which it is removed.
+    /// The account and the id of an email, which identify it for removal.
     key: IndexField,
-    /// The account of an account's state.
+    /// The account of a state.
     state: IndexField,
     texts: [(Field, IndexField); 7],
     headers: IndexField,
@@ -106,7 +106,7 @@ impl Fields {
     }
 }
 
-/// Makes the tokenisers known to an index. They are code, so an index that was opened does not have them.
+/// Registers the tokenisers with an index. They are code, so an index that was opened does not have them.
 pub(super) fn register_tokenizers(index: &Index) {
     let words = TextAnalyzer::builder(WordTokenizer { is_header: false }).build();
     index.tokenizers().register(WORDS, words);
@@ -138,7 +138,7 @@ fn key(account: AccountId, id: RecordId) -> Vec<u8> {
     [&account.0.to_be_bytes()[..], &id.0.to_be_bytes()[..]].concat()
 }
 
-/// [`Words`] for Tantivy. Of a header field the first term is the name alone, and each other one begins with the name.
+/// [`Words`] for Tantivy. The first term of a header field is the name alone, and each other one begins with the name.
 #[derive(Clone)]
 struct WordTokenizer {
     is_header: bool,
@@ -175,7 +175,7 @@ impl TokenStream for WordStream<'_> {
         }
         let Some(word) = self.words.advance() else { return false };
         self.token.text.push_str(&word.text);
-        // The name stands at position 0.
+        // The name is at position 0.
         let offset = usize::from(!self.prefix.is_empty());
         self.token.position = usize::try_from(word.position).unwrap_or(usize::MAX).saturating_add(offset);
         true

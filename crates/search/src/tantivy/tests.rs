@@ -4,7 +4,7 @@ use restante_core::ErrorKind;
 use super::*;
 use crate::{Batch, Document, EngineUrl, Filter, Index, Upkeep};
 
-/// What a query does that meets a damaged file: no test can damage a mapped file so that it is noticed for sure.
+/// How a query behaves that reads a damaged file: no test can damage a mapped file so that the damage is noticed for sure.
 #[tokio::test]
 async fn an_index_that_is_found_damaged_while_it_runs_begins_from_zero() {
     let folder = tempfile::tempdir().unwrap();

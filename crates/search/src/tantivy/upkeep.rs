@@ -1,4 +1,4 @@
-//! What operators do with the index.
+//! The interface for operators.
 
 use std::{fs, io, path::Path};
 
@@ -58,12 +58,12 @@ impl Upkeep for Handle {
     }
 }
 
-/// The bytes of the files in a folder and below.
+/// The bytes of the files in a folder and its subfolders.
 fn disk_bytes(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // Merges remove files at any time.
+        // Merges may remove files at any time.
         match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => bytes += disk_bytes(&entry.path())?,
             Ok(metadata) => bytes += metadata.len(),

@@ -27,27 +27,27 @@ use super::{
 };
 use crate::{AccountId, Batch, Begun, Error, Index, Revision, Series, validate};
 
-/// The most bytes of texts that are written and in no commit: they wait in memory to be indexed.
+/// The most bytes of texts that are written and not committed: they are in memory until they are indexed.
 const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
 
-/// What nobody waits for is committed so many times later: documents of accounts that are not searched meanwhile, revisions and
-/// checkpoints.
+/// Changes that nobody waits for are committed after this many times the delay: documents of accounts that are not searched
+/// meanwhile, revisions and checkpoints.
 const LATER: u32 = 10;
 
-/// So many times the documents that are committed at once for one account are committed at once for all.
+/// The number of documents that triggers a commit for all accounts together is this many times the number for one account.
 const ALL_ACCOUNTS: usize = 10;
 
-/// Documents of an account count as waited for when they are this part of those that are committed at once: a search would match
-/// them all directly.
+/// The documents of an account count as awaited when they are this part of those that are committed at once: a search would
+/// match all of them directly.
 const MANY_PART: usize = 4;
 
-/// Segments with more documents are merged no more: one merge takes a bounded time.
+/// Segments with more documents are not merged any more, so that the time of a merge is bounded.
 const MERGED_DOCUMENTS_MAX: usize = 1_000_000;
 
 /// A segment is rewritten when more than this part of it is removed.
 const REMOVED_RATIO_MAX: f32 = 0.3;
 
-/// The accounts with documents that are in no commit, and whether one of them was searched since they were written.
+/// The accounts with uncommitted documents, and whether one of them was searched since the documents were written.
 #[derive(Default)]
 pub(super) struct Waiting {
     accounts: Mutex<HashSet<AccountId>>,
@@ -59,19 +59,19 @@ impl Waiting {
         self.accounts.lock().insert(account);
     }
 
-    /// Notes a search; returns whether a commit is due earlier by it.
+    /// Notes a search; returns whether it makes a commit due earlier.
     pub(super) fn note_search(&self, account: AccountId) -> bool {
         self.accounts.lock().contains(&account) && !self.is_awaited.swap(true, Ordering::AcqRel)
     }
 
-    /// Everything is in a commit, or dropped.
+    /// Everything is committed, or dropped.
     pub(super) fn clear(&self) {
         self.accounts.lock().clear();
         self.is_awaited.store(false, Ordering::Release);
     }
 }
 
-/// What writes. It is there from the first write of a series on, until one fails.
+/// The writer. `writing` exists from the first write of a series until one fails.
 #[derive(Default)]
 pub(super) struct Writer {
     writing: Option<Writing>,
@@ -81,17 +81,17 @@ struct Writing {
     writer: IndexWriter,
     open: OpenIndex,
     checkpoint: Option<Bytes>,
-    /// The revisions of accounts that are in no commit.
+    /// Uncommitted revisions of accounts.
     revisions: BTreeMap<AccountId, Revision>,
-    /// Documents and removals that are in no commit.
+    /// The number of uncommitted documents and removals.
     uncommitted: usize,
     uncommitted_bytes: usize,
-    /// The same of each account, one at least for a revision alone; and the most of one.
+    /// The same for each account, at least one even if only its revision changed; and the greatest of these numbers.
     of_accounts: HashMap<AccountId, usize>,
     of_account_max: usize,
-    /// When the first of them was written.
+    /// When the first of the documents was written.
     documents_since: Option<Instant>,
-    /// When the first revision, or checkpoint, was written that is in no commit.
+    /// When the first uncommitted revision or checkpoint was written.
     others_since: Option<Instant>,
 }
 
@@ -143,7 +143,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Removes the documents with a term that were written before.
+    /// Removes the documents with a term that were written before now.
     fn remove(&self, term: Term) -> Result<(), TantivyError> {
         self.writer.delete_query(Box::new(WithTerm(term))).map(drop)
     }
@@ -204,7 +204,7 @@ impl Writing {
 
     fn commit(&mut self, engine: &Engine) -> Result<(), TantivyError> {
         if self.due(engine).is_none() {
-            return Ok(()); // there is nothing
+            return Ok(()); // there is nothing to commit
         }
         let begun = Instant::now();
         let fields = self.open.fields;
@@ -230,7 +230,7 @@ impl Writing {
     }
 }
 
-/// Commits what was written when it is due, as long as the engine is there.
+/// Commits what was written when it is due, as long as the engine exists.
 pub(super) async fn commit_when_due(engine: Weak<Engine>, written: Arc<Notify>) {
     loop {
         let due = {
@@ -246,7 +246,7 @@ pub(super) async fn commit_when_due(engine: Weak<Engine>, written: Arc<Notify>) 
 }
 
 impl Engine {
-    /// Commits if it is time, and returns when it will be.
+    /// Commits if it is due, and returns when the next commit is due.
     async fn commit_if_due(self: Arc<Self>) -> Option<Instant> {
         let engine = self.clone();
         let mut writer = self.writer.clone().lock_owned().await;
@@ -297,12 +297,12 @@ impl Engine {
         result
     }
 
-    /// Notes the outcome of a write. After a failure nobody knows what the writer has: the series ends.
+    /// Notes the outcome of a write. After a failure it is unknown what the writer contains: the series ends.
     fn settle<T>(&self, writer: &mut Writer, result: Result<T, TantivyError>) -> Result<T, Error> {
         let uncommitted = writer.writing.as_ref().map_or(0, |writing| writing.uncommitted);
         self.metrics.uncommitted.set(uncommitted as u64);
         let error = match result {
-            Ok(value) => return Ok(value), // in memory: only a commit shows that the disk takes writes again
+            Ok(value) => return Ok(value), // in memory: only a commit shows that the disk can be written again
             Err(error) => engine_error("write", &error),
         };
         *self.failure.lock() = Some(error.duplicate());
@@ -312,7 +312,7 @@ impl Engine {
         Err(error)
     }
 
-    /// Drops what is in no commit, opens the index again if it failed, or replaces it if it is damaged, and begins a series.
+    /// Drops what is not committed, opens the index again if it failed, or replaces it if it is damaged, and begins a series.
     fn begin(&self, writer: &mut Writer) -> Result<Begun, Error> {
         self.check_closed()?;
         self.end_series();
@@ -342,7 +342,7 @@ impl Engine {
         Ok(Begun { series: Series(*self.series.borrow()), checkpoint })
     }
 
-    /// Opens the index again, or makes it again. Until then queries are answered from the snapshot that was open.
+    /// Opens the index again, or rebuilds it. Until then queries are answered from the snapshot that was open.
     fn reopen(&self, is_damaged: bool) -> Result<OpenIndex, Error> {
         if let Some(open) = &*self.open.lock() {
             open.directory.close();
@@ -366,7 +366,7 @@ impl Engine {
         self.end_series();
         writer.writing = None;
         self.metrics.uncommitted.set(0);
-        // Queries are answered from the snapshot meanwhile. If this fails there may be half an index: it is replaced later.
+        // Meanwhile queries are answered from the snapshot. If this fails, half an index may remain: it is replaced later.
         self.reopen(true).map(drop).inspect_err(|_| self.is_damaged.store(true, Ordering::Release))
     }
 
@@ -393,7 +393,7 @@ impl Engine {
         }
     }
 
-    /// Runs something with the writer, in whichever state it is.
+    /// Runs a function with the writer, in any state of the writer.
     pub(super) async fn with_writer<T: Send + 'static>(
         self: &Arc<Self>,
         run: impl FnOnce(&Engine, &mut Writer) -> Result<T, Error> + Send + 'static,
@@ -405,7 +405,7 @@ impl Engine {
 }
 
 impl Writer {
-    /// Documents and removals that are in no commit.
+    /// Documents and removals that are not committed.
     pub(super) fn uncommitted(&self) -> usize {
         self.writing.as_ref().map_or(0, |writing| writing.uncommitted)
     }
@@ -419,7 +419,7 @@ impl Index for Handle {
 
     async fn ended(&self, series: Series) {
         let mut now = self.engine.series.subscribe();
-        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index is gone
+        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index was dropped
     }
 
     async fn write(&self, series: Series, account: AccountId, batch: Batch) -> Result<(), Error> {
@@ -497,7 +497,7 @@ mod tests {
         page.hits.len()
     }
 
-    /// The milliseconds from the first document that is in no commit to the commit; `None` when all are in one.
+    /// The milliseconds from the first uncommitted document to the commit; `None` when all are committed.
     async fn delay_ms(handle: &Handle) -> Option<u64> {
         let writer = handle.engine.writer.lock().await;
         let writing = writer.writing.as_ref().unwrap();
@@ -519,7 +519,7 @@ mod tests {
             handle.commit(series).await.unwrap();
             assert_eq!((delay_ms(&handle).await, search(&handle, 1).await), (None, 1));
         }
-        // Of a series that ended nothing is left to wait for.
+        // Nothing of a series that ended is left to wait for.
         write(&handle, series, 1, 2..3).await;
         search(&handle, 1).await;
         let series = handle.begin().await.unwrap().series;
@@ -547,7 +547,8 @@ mod tests {
         assert_eq!((delay_ms(&handle).await, search(&handle, 2).await), (None, 1));
     }
 
-    /// A full disk lets an index be opened and documents be kept in memory: it looked healthy again after each failed commit.
+    /// With a full disk an index can be opened and documents be kept in memory: once, it seemed healthy again after each
+    /// failed commit.
     #[tokio::test]
     async fn after_a_commit_that_failed_only_another_one_makes_the_index_healthy() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The engines under test, where their indexes lie during a test, and short ways to write and to ask.
+//! The engines under test, where their indexes are during a test, and helpers to write and to query.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub(crate) mod server;
@@ -18,10 +18,10 @@ use tokio::time::sleep;
 pub(crate) const A: AccountId = AccountId(7);
 pub(crate) const B: AccountId = AccountId(8);
 
-/// Names the OpenSearch, as `dev/services/with opensearch` sets it.
+/// The variable with the URL of OpenSearch, as `dev/services/with opensearch` sets it.
 const OPENSEARCH_URL: &str = "RESTANTE_OPENSEARCH_URL";
 
-/// Each trial writes and syncs: more at once than this only wait for the disk.
+/// Each trial writes and syncs: more of them at once would only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Whether a server has its index.
+    /// Whether its index is on a server.
     pub(crate) fn has_server(self) -> bool {
         matches!(self, Self::Opensearch | Self::OpensearchEager)
     }
@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// Where the OpenSearch for tests is.
+/// The URL of the OpenSearch for tests.
 pub(crate) fn opensearch_url() -> Option<String> {
     env::var(OPENSEARCH_URL).ok().filter(|url| !url.is_empty())
 }
@@ -86,24 +86,25 @@ pub(crate) fn arguments() -> Arguments {
     arguments
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't available the test is ignored; where the engine
+/// A test named after an engine and the promise that it tests. Where the engine isn't available the test is ignored; where the
+/// engine
 /// is required but not available, it fails.
 pub(crate) fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    // All shapes of an engine are required by one name.
+    // One name requires all variants of an engine.
     let needed = engine.name().trim_end_matches("-eager");
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(needed, engine.missing(), test)
     })
 }
 
-/// Runs an asynchronous test with a new place for an index.
+/// Runs an asynchronous test with a new location for an index.
 pub(crate) fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestIndex>) -> F) {
     let place = Arc::new(TestIndex::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test(place.clone()));
 }
 
-/// Where the index of one test lies. It goes with it.
+/// The location of the index of one test. It is removed when this is dropped.
 pub(crate) struct TestIndex {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
@@ -119,7 +120,7 @@ impl TestIndex {
             Engine::Opensearch | Engine::OpensearchEager => opensearch_url().unwrap().parse().unwrap(),
         };
         let mut config = Config::new(url);
-        // Tests commit when they want to.
+        // Tests commit explicitly.
         config.tantivy.commit_ms = 3_600_000;
         config.tantivy.memory_bytes = 15_000_000;
         config.opensearch = OpensearchConfig {
@@ -138,7 +139,7 @@ impl TestIndex {
         Self { engine, config, folder }
     }
 
-    /// The same, with commits after so many milliseconds, and only after a thousand documents at once.
+    /// The same, with commits after this many milliseconds, and at once only after a thousand documents.
     pub(crate) fn config_with(&self, commit_ms: u64) -> Config {
         let mut config = self.config.clone();
         (config.tantivy.commit_ms, config.opensearch.commit_ms) = (commit_ms, commit_ms);
@@ -161,7 +162,7 @@ impl TestIndex {
         open(self.config.clone()).await.unwrap()
     }
 
-    /// Opens an index that was dropped without a close, as soon as its tasks have ended.
+    /// Opens an index again that was dropped without a close, as soon as its tasks have ended.
     pub(crate) async fn open_again(&self) -> Opened {
         loop {
             match open(self.config.clone()).await {

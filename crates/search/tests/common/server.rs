@@ -1,4 +1,4 @@
-//! Requests of tests to the OpenSearch, past the engine.
+//! Direct requests of tests to OpenSearch, not through the engine.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::opensearch_url;
 
-/// The status and the body of an answer.
+/// The status and the body of a response.
 pub(crate) fn ask(method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
     let url = opensearch_url().unwrap();
     let address = url.strip_prefix("http://").unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn ask(method: &str, path: &str, body: Option<&Value>) -> (u16, Value
     (status, serde_json::from_str(body).unwrap_or_default())
 }
 
-/// The same, which must succeed.
+/// The same, but the request must succeed.
 pub(crate) fn must(method: &str, path: &str, body: Option<&Value>) -> Value {
     let (status, answer) = ask(method, path, body);
     assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
@@ -58,7 +58,7 @@ pub(crate) fn remove(prefix: &str) {
     }
 }
 
-/// Lets an alias lead to another index.
+/// Makes an alias lead to another index.
 pub(crate) fn change_alias(action: &str, index: &str, alias: &str) {
     let action = json!({"actions": [{action: {"index": index, "alias": alias}}]});
     must("POST", "/_aliases", Some(&action));

@@ -1,4 +1,4 @@
-//! What is promised of an index that is damaged, cut, foreign, old or gone.
+//! Promises about an index that is damaged, cut, foreign, old or missing.
 
 use std::{
     fs::{self, OpenOptions},
@@ -70,7 +70,7 @@ async fn begins_from_zero(opened: &Opened) -> bool {
     true
 }
 
-/// Damages each file in turn, and expects a new index or, where the file has nothing to lose, the whole one.
+/// Damages each file in turn, and expects a new index or, where the damage loses nothing, the whole one.
 async fn each_file(subject: &Subject, damage: impl Fn(&Path)) {
     closed_index(subject).await;
     let copy = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ async fn any_file_with_a_flipped_bit_is_noticed_on_opening(subject: Subject) {
         let mut bytes = fs::read(file).unwrap();
         if file.ends_with("meta.json") {
             let text = String::from_utf8(bytes).unwrap();
-            bytes = text.replacen("7361766564", "7361766565", 1).into_bytes(); // of the checkpoint, in hex digits
+            bytes = text.replacen("7361766564", "7361766565", 1).into_bytes(); // in the checkpoint, in hex digits
         } else {
             bytes[0] ^= 4;
         }
@@ -182,7 +182,7 @@ async fn a_check_names_damaged_files(subject: Subject) {
     assert_eq!(report.damaged, [file.file_name().unwrap().to_str().unwrap()]);
 }
 
-/// A command that printed its statistics removed it.
+/// Once, a command that printed its statistics removed it.
 async fn a_damaged_index_that_must_exist_stays_as_it_is(subject: Subject) {
     closed_index(&subject).await;
     for file in files(&subject) {

@@ -1,4 +1,4 @@
-//! What the writer promises.
+//! Promises of the writer.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn what_is_written_is_visible_after_a_commit(subject: Subject) {
     assert_eq!(found(&opened, A, anywhere("word")).await, [1]);
 }
 
-/// A commit that shows only the accounts, or the parts of an index, for which it writes a revision leaves others out.
+/// A commit that only makes the accounts, or the parts of an index, visible for which it writes a revision leaves others out.
 async fn documents_of_accounts_without_a_revision_are_visible_after_a_commit_as_well(subject: Subject) {
     let opened = subject.open().await;
     let series = begin(&opened).await;

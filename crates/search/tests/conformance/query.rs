@@ -1,4 +1,4 @@
-//! What `query` promises of its pages.
+//! Promises of `query` about its pages.
 
 use restante_core::ErrorKind;
 use restante_search::{
@@ -39,7 +39,7 @@ async fn hits_ascend_by_id_and_have_their_time(subject: Subject) {
 
 async fn the_newest_hits_come_first_when_they_are_asked_for(subject: Subject) {
     let opened = subject.open().await;
-    // More than one part of a segment: mostly in the order of their times, some not, many of equal times.
+    // More than one part of a segment: mostly in the order of their times, some not, and many with equal times.
     let received = |n: u64| if n.is_multiple_of(50) { 1_000_000 - n as i64 } else { (n / 3) as i64 };
     let mut all = Vec::new();
     for part in 0..7_u64 {
@@ -103,7 +103,7 @@ async fn a_page_has_its_limit_and_says_whether_there_is_more(subject: Subject) {
 async fn walking_pages_gives_each_hit_once(subject: Subject) {
     let opened = subject.open().await;
     for part in 0..4 {
-        // Each commit has ids from all over.
+        // Each commit has ids from the whole range.
         index(&opened, A, (0..50).map(|n| email(n * 4 + part + 1, if n % 3 == 0 { "odd" } else { "word" })))
             .await;
     }

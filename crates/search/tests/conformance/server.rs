@@ -1,4 +1,4 @@
-//! What is promised of an index that a server has: when it is gone, foreign or old, and of several processes.
+//! Promises about an index on a server: when it is missing, foreign or old, and about several processes.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ async fn an_index_that_has_the_name_of_the_alias_is_refused(subject: Subject) {
     must("GET", &format!("/{}/_doc/1", subject.prefix()), None);
 }
 
-/// Two servers that start at the same time may make one each.
+/// Two servers that start at the same time may create one each.
 async fn of_two_indexes_one_is_kept(subject: Subject) {
     let opened = written(&subject).await;
     let [live] = &behind(subject.prefix())[..] else { panic!("one index") };
@@ -162,7 +162,7 @@ async fn a_writer_that_another_process_replaced_can_not_write(subject: Subject) 
     assert_eq!(found(&one, B, anywhere("word")).await, [7]);
 }
 
-/// What a process leaves that ends after it has removed documents and before it has written the revision.
+/// The state after a process ended between removing documents and writing the revision.
 async fn a_commit_that_was_broken_off_leaves_no_revision_that_is_not_complete(subject: Subject) {
     let opened = written(&subject).await;
     index(&opened, B, [email(1, "word")]).await;
@@ -198,7 +198,7 @@ async fn queries_are_answered_from_the_old_index_while_another_is_built(subject:
     let begun = opened.index.begin().await.unwrap();
     opened.index.write(begun.series, A, batch([email(1, "word"), email(2, "new")], 1)).await.unwrap();
     opened.index.commit(begun.series).await.unwrap();
-    sleep(Duration::from_millis(1_500)).await; // it would have been replaced
+    sleep(Duration::from_millis(1_500)).await; // by now it would have been replaced
     assert_eq!(found(&opened, A, anywhere("word")).await, [1, 2]);
     assert_eq!(found(&opened, B, anywhere("word")).await, [1]);
     assert_eq!(behind(subject.prefix()), old);
@@ -220,7 +220,7 @@ async fn queries_are_answered_from_the_old_index_while_another_is_built(subject:
 
 async fn an_index_that_is_built_goes_on_after_a_restart(subject: Subject) {
     let opened = written(&subject).await;
-    // As a command does it, beside the server that writes.
+    // As a command does it, next to the server that writes.
     let series = begin(&opened).await;
     let command = subject.open().await;
     command.upkeep.rebuild().await.unwrap();
@@ -230,7 +230,7 @@ async fn an_index_that_is_built_goes_on_after_a_restart(subject: Subject) {
         outcome = opened.index.commit(series).await;
     }
     if outcome.is_ok() {
-        // Nothing that it wrote was written by the one that replaced it, but the checkpoint was.
+        // The replacing server wrote none of the documents that this one wrote, but it wrote the checkpoint.
         opened.index.save(series, checkpoint("late")).await.ok();
         outcome = opened.index.commit(series).await;
     }

@@ -1,4 +1,4 @@
-//! What operators are promised.
+//! Promises to operators.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -70,7 +70,7 @@ async fn a_cleared_index_can_be_written_again(subject: Subject) {
     }
 }
 
-/// With what was there, or with nothing.
+/// Queries return the old contents, or nothing.
 async fn queries_are_answered_while_an_index_is_cleared(subject: Subject) {
     let opened = subject.open().await;
     let query = Query::new(anywhere("word"));
@@ -159,7 +159,7 @@ async fn stats_know_the_disk(subject: Subject) {
         if stats.disk_bytes > empty.disk_bytes + 4_096 && stats.segments > 0 {
             return;
         }
-        // A server counts its files now and then.
+        // A server updates the size of its files only now and then.
         assert!(subject.engine.has_server(), "{stats:?}");
         sleep(Duration::from_millis(100)).await;
     }

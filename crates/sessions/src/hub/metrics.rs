@@ -34,7 +34,7 @@ pub(super) enum Source {
 pub(super) enum DropReason {
     /// The session's own queue was full.
     Full,
-    /// The memory for all sessions was used up, or the queue would have taken too much of what was left.
+    /// The memory for all sessions was used up, or the queue would have used too much of the rest.
     Memory,
 }
 
@@ -69,7 +69,7 @@ impl Source {
 impl DropReason {
     const ALL: [Self; 2] = [Self::Full, Self::Memory];
 
-    /// Why a session ends that must not miss the event. It is `Slow` only if its own queue was full.
+    /// The reason with which a session that must not miss the event ends. It is `Slow` only if its own queue was full.
     pub(super) fn ended(self) -> Ended {
         match self {
             Self::Full => Ended::Slow,

@@ -58,7 +58,7 @@ impl SharedMap {
         });
     }
 
-    /// Reads the current map. What it says was true at some moment since the call. Returns `None` in a thread that ends.
+    /// Reads the current map. Its contents were current at some moment since the call. Returns `None` in a thread that ends.
     #[inline]
     pub(super) fn with<T>(&self, read: impl FnOnce(&Map) -> T) -> Option<T> {
         let seen = |seen: &RefCell<Option<(u64, Seen)>>| {

@@ -6,7 +6,7 @@ use prometheus_client::{
 
 use crate::Ended;
 
-/// What is counted of this node's sessions. Lookups are not: counting them would cost as much as looking up.
+/// Metrics of this node's sessions. Lookups are not counted: counting one would cost as much as the lookup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableMetrics {
     open: Gauge,
@@ -23,7 +23,7 @@ impl TableMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("open", "Sessions of this node", self.open.clone());
         registry.register("opened", "Sessions that this node has opened", self.opened.clone());
-        // Every reason is there from the start, so that the first of each is an increase.
+        // Create all labels at start, so that the first count of each is an increase.
         for why in Ended::ALL {
             let _ = self.ended.get_or_create(&EndedLabel { reason: why.as_str() });
         }

@@ -101,7 +101,7 @@ impl Table {
     }
 }
 
-/// The padding of the last cell is no part of a record.
+/// The padding of the last cell is not part of a record.
 fn is_padded(found: &[u8], record: &[u8]) -> bool {
     found.len() < record.len() + CELL_BYTES
         && found.starts_with(record)

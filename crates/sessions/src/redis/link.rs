@@ -1,7 +1,7 @@
 //! The link to Redis: one connection for requests, which are pipelined, and one for subscribed channels.
 //!
 //! A link is lost as a whole when one of its connections ends or a request times out. Nothing is retried here: callers fall back
-//! to the local table, and the supervisor makes the next link.
+//! to the local table, and the supervisor opens the next link.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -228,7 +228,7 @@ impl Link {
         self.timed(op, async { commands.query_async(&mut connection).await }).await
     }
 
-    /// Publishes messages on a channel, over the connection of the subscriptions, so that requests don't wait behind them.
+    /// Publishes messages on a channel, over the connection of the subscriptions, so that requests don't wait for them.
     pub(super) async fn publish(&self, channel: &str, messages: &[Vec<u8>]) -> Result<(), LinkError> {
         let mut commands = redis::pipe();
         for message in messages {
@@ -263,7 +263,7 @@ impl Link {
     }
 }
 
-/// Waits for a permit, then does some work, each for at most `limit`. A wait that takes longer is no failure of Redis, and
+/// Waits for a permit, then does some work, each for at most `limit`. A wait that takes longer is not a failure of Redis, and
 /// doesn't end the link.
 async fn with_permit<T>(
     permits: &Semaphore,
@@ -271,7 +271,7 @@ async fn with_permit<T>(
     work: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, LinkError> {
     let permit = timeout(limit, permits.acquire()).await;
-    // The permit is held until the answer is there. The semaphore is never closed.
+    // The permit is held until the answer has arrived. The semaphore is never closed.
     let _permit = permit.map_err(|_| LinkError::refused("too many other requests are in flight"))?;
     match timeout(limit, work).await {
         Ok(answer) => answer.map_err(|error| LinkError::of(&error)),

@@ -1,6 +1,6 @@
 //! A table shared by several nodes through Redis 6 or later.
 //!
-//! `docs/design/sessions-redis.md` has the reasons, and what happens while Redis is unreachable.
+//! `docs/design/sessions-redis.md` explains the reasons, and what happens while Redis is unreachable.
 //!
 //! - [`schema`]: keys and values. [`scripts`]: the atomic operations on them.
 //! - [`table`]: the state that all parts share. [`local`]: the sessions of this node.
@@ -89,7 +89,7 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
     let supervisor = Supervisor::new(table.clone(), beat_requests, repair_requests);
     let tasks = vec![tokio::spawn(supervisor.run()), tokio::spawn(events::send(table.clone(), outbox))];
     let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });
-    // An unreachable Redis is no error: then the table begins with this node alone.
+    // An unreachable Redis is not an error: then the table begins with this node alone.
     let _ = redis.heartbeat().await;
     Ok(Opened { sessions: redis.clone(), nodes: redis })
 }

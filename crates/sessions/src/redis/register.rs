@@ -42,7 +42,7 @@ impl Table {
         let (_, nodes) = nodes::read(nodes)?;
         if reply::int(was_held)? != 1 {
             // While the lease was lost the others may have swept everything, also what was just registered. It is marked before the
-            // lease is recorded, so that this node is never taken for a synchronised one.
+            // lease is recorded, so that this node never counts as synchronised.
             self.mark_missed();
         }
         self.record_leases(asked, &nodes);

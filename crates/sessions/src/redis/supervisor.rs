@@ -1,4 +1,4 @@
-//! The supervisor: one task that makes links, renews the lease, catches up, and sweeps. All retries and pauses are here.
+//! The supervisor: one task that opens links, renews the lease, catches up, and sweeps. All retries and pauses are here.
 
 use std::{sync::Arc, time::Duration};
 

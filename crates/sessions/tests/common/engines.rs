@@ -21,7 +21,7 @@ use super::node::{MortalNode, Node};
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
 /// How long a hanging node may delay the end of its failed test.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The lease of a node that is to die: long enough to survive under load until then, short enough to be waited for.
+/// The lease of a node that is to die: long enough to survive under load until then, short enough for a test to wait until it expires.
 const SHORT_LEASE_MS: NonZero<u64> = nonzero!(1_500);
 /// The timeout of a request on a machine that runs many tests.
 const TIMEOUT_MS: NonZero<u64> = nonzero!(20_000);
@@ -64,8 +64,8 @@ fn redis_url() -> Option<String> {
     env::var(REDIS_URL).ok().filter(|url| !url.is_empty())
 }
 
-/// A test named for an engine and for what holds on it. It is ignored if the engine is not available, or fails if that is
-/// required.
+/// A test named after an engine and the promise that it tests. It is ignored if the engine is not available, or fails if
+/// the engine is required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_with(engine, None, name, test)
 }
@@ -84,8 +84,8 @@ pub fn trial_with(
     })
 }
 
-/// Runs an asynchronous test with a new table. A thread that hangs after a failure is not waited for, so that the failure is
-/// reported.
+/// Runs an asynchronous test with a new table. It does not wait for a thread that hangs after a failure, so that the failure
+/// is reported.
 pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestTable>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let table = Arc::new(TestTable::new(engine));

@@ -115,7 +115,7 @@ pub fn rows(found: &Found) -> Vec<Row> {
     found.iter().map(Row::from).collect()
 }
 
-/// Reads a stream of all sessions, by user. No user comes without sessions.
+/// Reads a stream of all sessions, by user. No user is returned without sessions.
 pub async fn read_all(all: impl Stream<Item = Result<Found, Error>>) -> Vec<(String, Vec<Row>)> {
     let mut all = std::pin::pin!(all);
     let mut users = Vec::new();
@@ -134,7 +134,7 @@ pub fn one_user(found: &Found) -> (String, Vec<Row>) {
     (user, sessions)
 }
 
-/// Reads a stream of all sessions while none is opened or closed: no user comes twice.
+/// Reads a stream of all sessions while none is opened or closed: no user is returned twice.
 pub async fn gather(all: impl Stream<Item = Result<Found, Error>>) -> BTreeMap<String, Vec<Row>> {
     let users = read_all(all).await;
     let count = users.len();

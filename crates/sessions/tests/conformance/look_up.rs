@@ -90,7 +90,7 @@ async fn what_is_not_there_is_found_empty_and_complete(subject: Subject) {
     }
 }
 
-/// A lookup of an address that can't be opened is no error: it finds nothing.
+/// A lookup of an address that can't be opened is not an error: it finds nothing.
 async fn invalid_addresses_are_found_empty(subject: Subject) {
     let node = subject.node().await;
     let user = "u".repeat(USER_BYTES_MAX);
@@ -190,7 +190,7 @@ async fn all_returns_each_users_sessions_together(subject: Subject) {
             node.open_with(user, resource, &[text(1, user)]).await;
         }
     }
-    let all = node.all().await; // gathering them checks that no user comes twice
+    let all = node.all().await; // gathering them checks that no user is returned twice
     let expected: BTreeSet<_> = ODD_NAMES.map(str::to_owned).into();
     assert_eq!(all.keys().cloned().collect::<BTreeSet<_>>(), expected);
     for (user, rows) in all {
@@ -219,8 +219,8 @@ async fn all_returns_more_users_than_one_batch(subject: Subject) {
     }
 }
 
-/// Half of the users stay with all their sessions. Other sessions come and go, so that the table grows, shrinks and moves records
-/// while it is read; a user who stays also has a session that comes and goes.
+/// Half of the users stay with all their sessions. Other sessions are opened and closed, so that the table grows, shrinks and
+/// moves records while it is read; a user who stays also has a session that is opened and closed.
 async fn all_returns_what_stays_exactly_once_while_others_come_and_go(subject: Subject) {
     let node = Arc::new(subject.node().await);
     let opened = open_many(&node).await;
@@ -267,7 +267,7 @@ fn times_given(all: &[(String, Vec<Row>)]) -> BTreeMap<SessionId, usize> {
     times
 }
 
-/// Between reads of a few users others come or go, until the table has many times its size and shrinks again.
+/// Between reads of a few users others are opened or closed, until the table has many times its size and shrinks again.
 async fn all_returns_what_stays_exactly_once_while_the_table_grows_and_shrinks(subject: Subject) {
     const STAY: usize = 1_500;
     const PASS: usize = 6_000;

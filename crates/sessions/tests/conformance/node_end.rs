@@ -191,7 +191,7 @@ async fn a_node_that_comes_back_is_found_again(subject: Subject) {
     assert_eq!((node.ended_sessions().await, mortal.node.ended_sessions().await), (vec![], vec![]));
 }
 
-/// A session whose node was considered dead was replaced: it does not come back.
+/// A session whose node was considered dead was replaced: it is not registered again.
 async fn a_replaced_session_of_a_node_taken_for_dead_stays_ended(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let old = mortal.node.open("ann", "phone").await;
@@ -212,7 +212,7 @@ async fn a_replaced_session_of_a_node_taken_for_dead_stays_ended(subject: Subjec
     assert!(!mortal.node.close(old, Ended::Left).await);
 }
 
-/// Its clients come and go, though the others consider it dead.
+/// Clients connect and leave, though the other nodes consider this node dead.
 async fn what_was_opened_and_closed_meanwhile_is_known_to_the_others(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let closed = mortal.node.open("ann", "phone").await;

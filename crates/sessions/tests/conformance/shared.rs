@@ -1,4 +1,4 @@
-//! What holds for nodes that share a table, while all of them live.
+//! Promises for nodes that share a table, while all of them are alive.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -321,7 +321,7 @@ async fn all_returns_users_with_sessions_on_both_nodes_once(subject: Subject) {
     one.open("of one", "one").await;
     two.open("of two", "two").await;
     for node in [&one, &two] {
-        let all = node.all().await; // gathering them checks that no user comes twice
+        let all = node.all().await; // gathering them checks that no user is returned twice
         assert_eq!(all.len(), ODD_NAMES.len() + 2);
         for user in ODD_NAMES {
             assert_eq!((all[user].len(), &all[user]), (2, &node.user(user).await));

@@ -205,8 +205,8 @@ impl Model {
     }
 }
 
-/// An info after changes, or `None` where it would take too much: only that is asked of the code that is tested here, and has
-/// tests of its own.
+/// An info after changes, or `None` if it would be too long: only that question is answered by the tested code, which has its
+/// own tests for it.
 fn merged(info: &OwnedInfo, changes: &[OwnedChange]) -> Option<OwnedInfo> {
     let mut merged = info.clone();
     change(&mut merged, changes);

@@ -1,4 +1,4 @@
-//! Threads that change one table at the same time: what each of them has opened is there, and no reader sees a part of a change.
+//! Threads that change one table at the same time: what each of them has opened is found, and no reader sees a part of a change.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ const SERIAL: u16 = 1;
 const PADDING: u16 = 2;
 const CHECKSUM: u16 = 3;
 
-/// Runs threads with a node; a thread asks by blocking.
+/// Runs threads with a node; a thread calls it by blocking.
 fn in_threads(engine: Engine, work: impl AsyncFn(Arc<Node>, Handle)) {
     run(engine, async |table: Arc<TestTable>| {
         let node = Arc::new(table.node_with_limit(THREADS * RESOURCES).await);
@@ -42,13 +42,13 @@ fn in_threads(engine: Engine, work: impl AsyncFn(Arc<Node>, Handle)) {
     });
 }
 
-/// A number that hangs together with everything that one change of a session writes.
+/// A number that depends on everything that one change of a session writes.
 fn checksum(serial: i64, padding: &str, priority: Option<i8>) -> i64 {
     let priority = priority.map_or(1_000, i64::from);
     serial.wrapping_mul(31) ^ (padding.len() as i64) << 20 ^ priority << 40
 }
 
-/// What is found was written by one change, whole.
+/// What is found was completely written by one change.
 fn check(row: &Row) {
     let (Some(OwnedValue::Number(serial)), Some(OwnedValue::Text(padding)), Some(OwnedValue::Number(sum))) =
         (row.info.get(&SERIAL), row.info.get(&PADDING), row.info.get(&CHECKSUM))
@@ -59,7 +59,7 @@ fn check(row: &Row) {
     assert_eq!(*sum, checksum(*serial, padding, row.priority), "half a change was seen: {row:?}");
 }
 
-/// What a thread thinks of a session of its own.
+/// A thread's own record of one of its sessions.
 struct Mine {
     id: SessionId,
     priority: Option<i8>,
@@ -142,7 +142,7 @@ impl Worker {
         mine.info = changes.iter().map(|(key, value)| (key.0, value.unwrap().into())).collect();
     }
 
-    /// A user's sessions are whole, and of this thread's there are those that it has opened.
+    /// A user's sessions are complete, and among them are all that this thread has opened.
     fn look(&mut self, user: usize) {
         let rows = self.handle.block_on(self.node.user(&Self::user(user)));
         rows.iter().for_each(check);
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// Everything that is given is whole, and this thread's sessions are among it.
+    /// Everything that is returned is complete, and this thread's sessions are among it.
     fn look_around(&mut self) {
         let all = self.handle.block_on(read_all(self.node.sessions.all()));
         let given: Vec<&Row> = all.iter().flat_map(|(_, rows)| rows).collect();
@@ -177,7 +177,7 @@ impl Worker {
     }
 }
 
-/// Between rounds all threads have ended, and the table is what they think together.
+/// Between rounds all threads have ended, and the table is what their records say together.
 pub(crate) fn keeps_what_each_thread_has_opened(engine: Engine) {
     in_threads(engine, async |node, handle| {
         let worker = |thread| Worker::new(node.clone(), handle.clone(), thread);
@@ -209,8 +209,8 @@ pub(crate) fn keeps_what_each_thread_has_opened(engine: Engine) {
     });
 }
 
-/// Threads open and close sessions of thousands of users, so that the table grows, shrinks and moves what is in it. Readers
-/// look for others that stay all the time, and always find them.
+/// Threads open and close sessions of thousands of users, so that the table grows, shrinks and moves its records. Readers
+/// look up others that stay all the time, and always find them.
 pub(crate) fn always_finds_sessions_that_stay(engine: Engine) {
     const STAY: usize = 300;
     const COME_AND_GO: usize = 2_500;

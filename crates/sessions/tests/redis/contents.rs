@@ -102,7 +102,7 @@ pub(crate) async fn a_dropped_table_ends_all_its_tasks(table: Subject) {
     assert!(other.address("u1", "r").await.is_none());
     assert_eq!(other.counts().await.by_node, []);
     assert!(other.all().await.is_empty());
-    // Its sessions are removed without a request for it.
+    // Its sessions are removed without being requested.
     let (index, user) = (raw.index(here), raw.key("u:u0"));
     until_gone(&mut raw, &index).await;
     until_gone(&mut raw, &user).await;
@@ -146,7 +146,7 @@ pub(crate) async fn what_a_cancelled_open_has_ended_is_removed(table: Subject) {
     assert_eq!(node.ended_sessions().await, [(crowded, Ended::Crowded), (replaced, Ended::Replaced)]);
 }
 
-/// Once the scan began with empty slots, which were taken for the end.
+/// Once, the scan began with empty slots, which were mistaken for the end.
 pub(crate) async fn a_long_mail_is_read_to_its_end(table: Subject) {
     let node = table.node().await;
     let id = node.open("u", "r").await;

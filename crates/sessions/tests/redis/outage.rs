@@ -246,7 +246,7 @@ pub(crate) async fn a_url_that_can_not_be_used_is_refused(table: Subject) {
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid);
 }
 
-/// The lease was taken again in the middle of the work, without noticing that it had been lost.
+/// Once, the lease was taken again in the middle of the work, without noticing that it had been lost.
 pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     const SESSIONS: u64 = 5_000;
     let proxy = Proxy::new(&proxied_url()).await;
@@ -280,7 +280,7 @@ pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     eventually("all are written down", async || other.counts().await.sessions == SESSIONS).await;
 }
 
-/// A sweep removed the node from the list, so that later sessions of it were never swept.
+/// Once, a sweep removed the node from the list, so that its later sessions were never swept.
 pub(crate) async fn what_a_node_without_a_lease_has_opened_is_swept(table: Subject) {
     let other = table.node().await;
     let mut raw = raw(&table);
@@ -302,7 +302,7 @@ pub(crate) async fn what_a_node_without_a_lease_has_opened_is_swept(table: Subje
     assert_eq!(other.totals().await, (0, 0));
 }
 
-/// Requests arrive, and their answers don't: what was done must not be done again by what is sent later.
+/// Requests arrive, and their answers don't: what was done must not be repeated by later requests.
 pub(crate) async fn requests_whose_answers_do_not_come_are_done_once(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
@@ -346,7 +346,7 @@ pub(crate) async fn connections_may_be_cut_at_any_byte(table: Subject) {
     assert!(node.owner.ended_sessions().is_empty(), "nobody else has ended one");
 }
 
-/// Only living nodes were notified, so that the session came back with its node once the address was free.
+/// Once, only living nodes were notified, so that the session was registered again with its node once the address was free.
 pub(crate) async fn what_others_took_of_a_node_without_a_lease_stays_ended(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let (node, other) = (Node::new(proxied(&table, &proxy)).await, table.node().await);
@@ -365,7 +365,7 @@ pub(crate) async fn what_others_took_of_a_node_without_a_lease_stays_ended(table
     assert_eq!(node.ended_sessions().await, [(taken, Ended::Replaced)]);
 }
 
-/// A page that could not be read counted as returned.
+/// Once, a page that could not be read counted as returned.
 pub(crate) async fn users_on_an_unreadable_page_are_returned(table: Subject) {
     use futures_util::StreamExt;
     let node = table.node().await;
@@ -398,7 +398,7 @@ pub(crate) async fn a_table_that_is_closed_while_redis_is_unreachable_says_why(t
     assert!(node.nodes.health().unwrap_err().to_string().contains("closed"));
 }
 
-/// The heartbeat was refused, so that all leases expired and nothing freed memory any more.
+/// Once, the heartbeat was refused, so that all leases expired and nothing freed memory any more.
 pub(crate) async fn a_redis_without_memory_renews_leases_and_removes_what_has_ended(table: Subject) {
     let server = OwnRedis::start();
     let (node, other) = (Node::new(server.config(&table)).await, Node::new(server.config(&table)).await);

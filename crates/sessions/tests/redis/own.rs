@@ -1,4 +1,5 @@
-//! A Redis server of a test's own, for what other test programs, which run at the same time, must not notice.
+//! A Redis server that belongs to one test, for conditions that other test programs, which run at the same
+//! time, must not notice.
 
 use std::{
     net::{Ipv4Addr, TcpListener},
@@ -11,7 +12,7 @@ use restante_sessions::{Config, EngineUrl};
 
 use crate::{common::engines::TestTable, raw::Raw};
 
-/// The tests that start a server. The program is there where `dev/services` has started one.
+/// The tests that start a server. The program is available where `dev/services` has started one.
 pub(crate) const TESTS: [&str; 1] = ["a_redis_without_memory_renews_leases_and_removes_what_has_ended"];
 /// How long the server may take until it answers.
 const STARTING: Duration = Duration::from_secs(30);

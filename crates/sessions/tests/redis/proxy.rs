@@ -9,7 +9,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy before the Redis at a URL of the form `redis://host:port/database`.
+    /// A proxy in front of the Redis at a URL of the form `redis://host:port/database`.
     pub(crate) async fn new(url: &str) -> Self {
         let (scheme, rest) = url.split_once("://").unwrap();
         let (behind, database) = rest.split_once('/').unwrap_or((rest, "0"));

@@ -29,7 +29,7 @@ fn certificate(file: &str) -> PathBuf {
     PathBuf::from(variable(CERTIFICATES)).join(file)
 }
 
-/// The same table, reached by TLS.
+/// The same table, reached over TLS.
 fn by_tls(table: &Subject) -> Config {
     let mut config = table.config();
     config.url = EngineUrl::Redis(variable("RESTANTE_REDIS_TLS_URL"));
@@ -55,7 +55,7 @@ async fn is_refused(config: Config) {
     let Opened { nodes, .. } = open(config, Arc::new(Recorder::default())).await.unwrap();
     let problem = nodes.health().unwrap_err().to_string();
     assert!(problem.contains("unreachable"), "{problem}");
-    // What the library says of the handshake: the server's certificate, or the server's alert about ours.
+    // The library's message about the handshake: the server's certificate, or the server's alert about ours.
     assert!(problem.to_lowercase().contains("certificate") || problem.contains("UnknownCA"), "{problem}");
 }
 

@@ -36,12 +36,12 @@ pub(super) struct Session {
     pub(super) login: Arc<Login>,
     directory: Directory,
     changes: AccountChanges,
-    /// Whether the account has changed and the log-in was not checked since.
+    /// Whether the account has changed since the log-in was last checked.
     is_doubtful: bool,
 }
 
 impl Session {
-    /// Returns when the log-in does not hold any more. Nothing is lost when the caller stops waiting.
+    /// Returns when the log-in is no longer valid. Cancel-safe.
     async fn over(&mut self) {
         loop {
             if self.is_doubtful {
@@ -64,7 +64,7 @@ impl Session {
     }
 }
 
-/// Waits until the log-in of a client does not hold any more; for ever if it has none.
+/// Waits until the log-in of a client is no longer valid; for ever if it has none.
 pub(super) async fn over(session: &mut Option<Session>) {
     match session {
         Some(session) => session.over().await,
@@ -72,11 +72,11 @@ pub(super) async fn over(session: &mut Option<Session>) {
     }
 }
 
-/// Why nobody has logged in.
+/// Why a log-in failed.
 enum Failed {
-    /// The client hears this, and it counts as an error.
+    /// The client gets this reply, and it counts as an error.
     Reply(Reply<'static>),
-    /// The same, and the client is slowed: it may guess passwords.
+    /// The same, and the reply is delayed: the client may be guessing passwords.
     Wrong(Reply<'static>),
     /// The connection ends.
     Closed(Option<Reply<'static>>),
@@ -117,7 +117,7 @@ impl Client {
         if !self.may_log_in() {
             return Ok(self.refuse(wire, NEEDS_TLS));
         }
-        let changes = directory.changes(); // from before the password is checked
+        let changes = directory.changes(); // subscribed before the password is checked
         let mut stopping = self.stopping.clone();
         let logged_in = tokio::select! {
             biased;
@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    /// Whether a client may log in on this connection: nobody shows a password to those who listen on the way.
+    /// Whether a client may log in on this connection: only where nobody on the network can read its password.
     pub(super) fn may_log_in(&self) -> bool {
         let Some(submission) = self.server.submission.as_ref().filter(|_| self.protocol.is_submission())
         else {
@@ -209,7 +209,8 @@ impl Client {
         Ok(directory.check_password(self.peer.ip(), name, password).await?)
     }
 
-    /// LOGIN, which has no standard but is all that some clients have: the name, then the password. Those clients know the prompts by their texts.
+    /// LOGIN, which has no standard but is all that some clients support: the name, then the password. Those clients recognize
+    /// the prompts by their texts.
     async fn login(
         &mut self,
         wire: &mut Wire,
@@ -227,7 +228,7 @@ impl Client {
         Ok(directory.check_password(self.peer.ip(), &name, &password).await?)
     }
 
-    /// SCRAM-SHA-256 (RFC 7677). Its `-PLUS` form is not offered: clients fail when they find it behind a proxy.
+    /// SCRAM-SHA-256 (RFC 7677). Its `-PLUS` form is not offered: clients fail when they use it behind a proxy.
     async fn scram(
         &mut self,
         wire: &mut Wire,
@@ -246,7 +247,7 @@ impl Client {
         if identity.is_some_and(|identity| !is_same(&identity, &login.address.to_string())) {
             return Err(Failed::Wrong(REFUSED));
         }
-        // RFC 4954 §4: what the server says at the end of an exchange is one more challenge, with an empty response.
+        // RFC 4954 §4: additional data at the end of an exchange is sent as one more challenge, to which the response is empty.
         match self.challenge(wire, message.as_bytes()).await?.as_slice() {
             [] => Ok(login),
             _ => Err(Failed::Wrong(REFUSED)),
@@ -269,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Answers a failed log-in, ever later from the third of a connection on.
+    /// Replies to a failed log-in; from the third of a connection on, each reply is delayed longer.
     async fn slow_down_login(&mut self, wire: &mut Wire, reply: Reply<'static>) -> io::Result<Next> {
         self.failed_logins = self.failed_logins.saturating_add(1);
         let delay = delay_of(self.failed_logins, Duration::from_millis(self.server.config.unknown_delay_ms));
@@ -284,7 +285,7 @@ impl Client {
     }
 }
 
-/// A log-in that may send, and that holds although the account may have changed while it was checked.
+/// Checks that a login may send, and that it is still valid although the account may have changed while it was checked.
 async fn admitted(directory: &Directory, login: Arc<Login>) -> Result<Arc<Login>, Failed> {
     if !login.allows(Scope::Send) {
         return Err(Failed::Wrong(REFUSED));

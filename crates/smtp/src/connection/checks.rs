@@ -1,4 +1,4 @@
-//! What the checks of other servers' mail say about a client and its message.
+//! The results of the checks of mail from other servers, for a client and its message.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     trace::Header,
 };
 
-/// The longest that the door waits for a check, whatever its settings: clients wait ten minutes (RFC 5321 §4.5.3.2.6).
+/// The longest that the server waits for a check, whatever the settings: clients wait ten minutes (RFC 5321 §4.5.3.2.6).
 const CHECK_TIME_MAX: Duration = Duration::from_secs(300);
 /// The most bytes of fields that checks put before a message.
 const FIELDS_BYTES_MAX: usize = 16 << 10;
@@ -31,7 +31,7 @@ pub(super) struct ClientChecks {
     facts: Arc<ClientFacts>,
 }
 
-/// A look-up that goes on while the client talks. Dropping it ends it.
+/// A look-up that runs while the client talks. Dropping it ends it.
 struct Lookup(JoinHandle<ClientFacts>);
 
 impl Drop for Lookup {
@@ -42,7 +42,7 @@ impl Drop for Lookup {
 
 /// What is done with a message.
 pub(super) enum Decision {
-    /// It goes where it is addressed to.
+    /// It is delivered to its recipients.
     Accept,
     /// It goes to Junk.
     Junk(String),
@@ -59,7 +59,7 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// Of a message that is not checked.
+    /// The result for a message that is not checked.
     const UNCHECKED: Self = Self { decision: Decision::Accept, fields: String::new() };
 }
 
@@ -75,7 +75,7 @@ impl ClientChecks {
         Some(Self { checks: checks.clone(), address, lookup: Some(Lookup(lookup)), facts })
     }
 
-    /// What is known of the client. Waits for it the first time.
+    /// What is known of the client. The first call waits for the look-up.
     async fn facts(&mut self) -> Arc<ClientFacts> {
         if let Some(mut lookup) = self.lookup.take() {
             match timeout(CHECK_TIME_MAX, &mut lookup.0).await {
@@ -89,7 +89,7 @@ impl ClientChecks {
         self.facts.clone()
     }
 
-    /// The name of the client that leads back to it, as far as it is known now.
+    /// The name of the client that resolves back to its address, as far as it is known now.
     fn confirmed_name(&self) -> Option<&str> {
         match &self.facts.reverse {
             Reverse::Confirmed(name) if is_plain(name) => Some(name),
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// The client's name in the DNS, if it leads back to the client.
+    /// The client's name in the DNS, if it resolves back to the client's address.
     pub(super) fn confirmed_name(&self) -> Option<&str> {
         self.checks.as_ref()?.confirmed_name()
     }
@@ -118,14 +118,14 @@ impl Client {
         Peer { address, hello: self.hello_name().to_owned(), is_tls: self.is_tls }
     }
 
-    /// Whether checks let the client send to a recipient that exists.
+    /// Whether the checks let the client send to a recipient that exists.
     pub(super) async fn check_recipient_of_client(&mut self, recipient: &str) -> Result<(), Refused> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let facts = checks.facts().await;
         let (checks, address) = (checks.checks.clone(), checks.address);
         let peer = self.peer_of(address);
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
-        // Asked once: each recipient of the message hears the same.
+        // Checked once: each recipient of the message gets the same result.
         let sender_checked = match &transaction.sender_checked {
             Some(checked) => checked.clone(),
             None => {
@@ -140,7 +140,7 @@ impl Client {
         timeout(CHECK_TIME_MAX, asked).await.unwrap_or(Ok(())).map_err(plain)
     }
 
-    /// What is done with a message that was received whole. It is taken out of `incoming` meanwhile, and is there again when this returns.
+    /// Decides what is done with a complete message. The message is taken out of `incoming` meanwhile, and is back in it when this returns.
     pub(super) async fn judge(&self, transaction: &Transaction, incoming: &mut Incoming) -> Judged {
         let Some(checks) = &self.checks else { return Judged::UNCHECKED };
         let peer = self.peer_of(checks.address);
@@ -179,8 +179,8 @@ impl Client {
         Judged { decision, fields }
     }
 
-    /// Reads the header of a message, and notes what of it must not be stored: also fields of others that claim to be of this server, where its checks add such
-    /// fields themselves.
+    /// Reads the header of a message, and notes which fields must not be stored: also those of others that claim to be from this
+    /// server, where its checks add such fields themselves.
     pub(super) fn header_of(&self, message: &[u8]) -> Header {
         match &self.checks {
             Some(checks) => Header::read_with(message, |value| checks.checks.claims_to_be_ours(value)),
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// What is kept with a message in the quarantine.
+    /// What is stored with a message in the quarantine.
     pub(super) async fn about_quarantined(
         &self,
         transaction: &Transaction,
@@ -213,12 +213,12 @@ impl Client {
     }
 }
 
-/// What a check refuses, as the journal has it.
+/// A refusal by a check, as the journal stores it.
 pub(super) fn refused_with(refused: &Refused) -> NotedReply {
     NotedReply { code: refused.code, status: refused.enhanced.into(), reason: refused.text.clone().into() }
 }
 
-/// A refusal as it can be sent, whatever foreign texts a check has put into it.
+/// A refusal as it can be sent, whatever foreign text a check has put into it.
 fn plain(refused: Refused) -> Refused {
     let is_permanent = (500..600).contains(&refused.code);
     let code = if is_permanent || (400..500).contains(&refused.code) { refused.code } else { 451 };
@@ -232,7 +232,7 @@ fn plain(refused: Refused) -> Refused {
     Refused { code, enhanced, text: one_line(&refused.text), check: refused.check }
 }
 
-/// A reason, with what the filter said where the reason does not have it.
+/// A reason, with what the filter said unless the reason already contains it.
 fn with_filter(reason: &str, filter: Option<String>) -> String {
     match filter.filter(|said| !reason.contains(said.as_str())) {
         Some(said) => one_line(&format!("{reason} ({said})")),
@@ -240,13 +240,13 @@ fn with_filter(reason: &str, filter: Option<String>) -> String {
     }
 }
 
-/// A text in printable ASCII, cut.
+/// A text reduced to printable ASCII and to the maximum length.
 fn one_line(text: &str) -> String {
     let text = text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' });
     text.take(TEXT_BYTES_MAX).collect()
 }
 
-/// Whether a name can stand in a `Received` field.
+/// Whether a name may be used in a `Received` field.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 253

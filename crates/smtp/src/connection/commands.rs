@@ -1,4 +1,4 @@
-//! Commands but those of the envelope and of the message.
+//! Commands other than those of the envelope and of the message.
 
 use std::io;
 
@@ -26,7 +26,7 @@ const TLS_ALREADY: Reply<'_> = Reply::new(503, "5.5.1", "TLS is in use");
 impl Client {
     /// Answers a command line.
     pub(super) async fn command(&mut self, wire: &mut Wire, line: &[u8]) -> io::Result<Next> {
-        // Mail clients get some things wrong that servers do not.
+        // Mail clients make some mistakes that servers do not make.
         let parsed = match self.protocol.is_submission() {
             true => Command::parse_lenient(line),
             false => Command::parse(line),
@@ -51,7 +51,7 @@ impl Client {
                 wire.reply(Reply::new(250, "", &self.server.config.hostname));
                 Ok(Next::Command)
             }
-            // RFC 2033 §4.1: LMTP has LHLO in place of them, so that nobody takes one protocol for the other.
+            // RFC 2033 §4.1: LMTP has LHLO instead of them, so that the two protocols can't be confused.
             (Command::Ehlo(_) | Command::Helo(_) | Command::Lhlo(_), _) => Ok(self.refuse(wire, UNKNOWN)),
             (Command::Rset, _) => {
                 self.transaction = None;
@@ -80,7 +80,7 @@ impl Client {
                 text = format!("use {form}");
                 Reply::new(501, "5.5.4", &text)
             }
-            // What follows would be taken for commands.
+            // What follows would be parsed as commands.
             CommandError::ChunkLength => {
                 wire.reply(CHUNK_LENGTH);
                 return Next::Close;
@@ -95,7 +95,7 @@ impl Client {
         self.hello = Some(Hello { name: name.to_owned(), is_extended });
     }
 
-    /// The reply to EHLO and LHLO: our name, and what we offer.
+    /// The reply to EHLO and LHLO: our name and our extensions.
     fn extensions(&self) -> String {
         let config = &self.server.config;
         let start_tls = if self.offers_tls { "\nSTARTTLS" } else { "" };
@@ -106,7 +106,7 @@ impl Client {
         )
     }
 
-    /// What users are offered in addition. AUTH only where a password is not heard by others.
+    /// The extensions that users are offered in addition. AUTH only where nobody on the network can read a password.
     fn submission_extensions(&self) -> String {
         let Some(submission) = self.server.submission.as_ref().filter(|_| self.protocol.is_submission())
         else {

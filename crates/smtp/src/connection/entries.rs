@@ -1,4 +1,4 @@
-//! What is noted in the journal.
+//! What is written to the journal.
 
 use restante_checks::Refused;
 use restante_mail_wire::smtp::Reply;
@@ -31,7 +31,7 @@ impl Client {
         self.note(|| self.entry_of(transaction, recipient, None, outcome));
     }
 
-    /// What became of a message for each account of each recipient.
+    /// The outcome of a message for each account of each recipient.
     pub(super) fn note_message(
         &self,
         transaction: &Transaction,
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// What became of a submitted message, for each recipient.
+    /// The outcome of a submitted message for each recipient.
     pub(super) fn note_submitted(
         &self,
         transaction: &Transaction,
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// A message that is over before its end, with the reply that says so, if there was one.
+    /// A message that was not received completely, with the reply that says so, if there was one.
     pub(super) fn note_unfinished(
         &self,
         transaction: &Transaction,

@@ -31,11 +31,11 @@ const TOO_MANY_MESSAGES: Reply<'_> =
     Reply::new(450, "4.7.1", "too many messages from your address: try again later");
 const TOO_MANY_UNKNOWN: Reply<'_> = Reply::new(421, "4.7.1", "closed: too many unknown recipients");
 
-/// Unknown recipients of a connection that are answered at once.
+/// Unknown recipients of a connection that are answered without delay.
 const UNKNOWN_FREE: u32 = 2;
-/// The most delays of one unknown recipient.
+/// The most delay steps of one unknown recipient.
 const UNKNOWN_DELAYS_MAX: u32 = 5;
-/// Accounts that the recipients of one message lead to, at most: an alias may lead to 1,000.
+/// The most accounts that the recipients of one message lead to: an alias may lead to 1,000.
 const TARGETS_MAX: usize = 10_000;
 
 /// A message from its `MAIL` command on.
@@ -44,19 +44,19 @@ pub(super) struct Transaction {
     pub(super) id: String,
     /// Empty for `<>`.
     pub(super) sender: String,
-    /// Of the message; those of the envelope are in `submitted`.
+    /// Those of the message; those of the envelope are in `submitted`.
     pub(super) parameters: MailParameters<'static>,
-    /// What the envelope of a submitted message says in addition.
+    /// The additional data of a submitted message's envelope.
     pub(super) submitted: Option<Submitted>,
-    /// Those that were accepted, in order, repeated ones too.
+    /// The accepted recipients, in order, including repeated ones.
     pub(super) recipients: Vec<Recipient>,
-    /// What the checks of its sender said, once they were asked.
+    /// The result of the sender's checks, once they have run.
     pub(super) sender_checked: Option<Result<(), Refused>>,
-    /// What chunks have brought.
+    /// What chunks have brought so far.
     pub(super) incoming: Option<Incoming>,
-    /// The connection is not closed for another one meanwhile, unless the client sends next to nothing.
+    /// While this is held, the connection is not closed in favour of another one, unless the client sends next to nothing.
     pub(super) in_use: Option<InFlight>,
-    /// Whether the client has sent next to nothing for long: then its memory goes to messages that wait for some.
+    /// Whether the client has sent next to nothing for a long time: then its memory is given to messages that wait for some.
     pub(super) is_slow: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Recipient {
     pub(super) address: String,
     pub(super) targets: Vec<Target>,
     pub(super) outside: Option<Outside>,
-    /// As it is queued, where mail is submitted.
+    /// As it is queued, if the message is submitted.
     pub(super) queued: Option<NewRecipient>,
 }
 
@@ -136,7 +136,7 @@ impl Client {
         let is_submission = self.protocol.is_submission();
         let MailParameters { size, body, is_utf8, auth, returned, envelope_id, hold } = parameters;
         let has_others = auth.is_some() || returned.is_some() || envelope_id.is_some() || hold.is_some();
-        // What other servers are sent has lines.
+        // Messages to other servers are sent as lines.
         if if is_submission { body == Body::Binary } else { has_others } {
             return Err(RefusedSender::Error(PARAMETER));
         }
@@ -186,7 +186,8 @@ impl Client {
             true => self.accept_submitted(transaction, path, parameters).await,
             false => self.accept(transaction, path, &address).await,
         };
-        // What does not exist is answered before that: no check is spent on it. RFC 5321 §4.5.1: whom checks refuse can still ask the postmaster why.
+        // A recipient that does not exist is answered earlier, so no check is spent on it. RFC 5321 §4.5.1: a client that the
+        // checks refuse can still write to the postmaster.
         if accepted.is_ok()
             && !is_postmaster(&address)
             && let Err(refused) = self.check_recipient_of_client(&address).await
@@ -216,7 +217,7 @@ impl Client {
         Ok(Next::Command)
     }
 
-    /// What holds for all recipients.
+    /// The checks that apply to all recipients.
     fn check_recipient(&self, transaction: &Transaction, path: ForwardPath<'_>) -> Result<(), Refusal> {
         if transaction.recipients.len() >= self.server.config.recipients_max.get() {
             return Err(Refusal::TooManyRecipients);
@@ -230,7 +231,7 @@ impl Client {
         Ok(())
     }
 
-    /// A recipient of a submitted message: of another server, or one that this server has.
+    /// A recipient of a submitted message: at another server, or one that exists on this server.
     async fn accept_submitted(
         &self,
         transaction: &Transaction,
@@ -279,7 +280,7 @@ impl Client {
         Ok(recipient)
     }
 
-    /// Answers an unknown recipient, ever later: who guesses addresses finds few.
+    /// Replies to an unknown recipient, each time later: a client that guesses addresses finds few.
     async fn slow_down(&mut self, wire: &mut Wire) -> io::Result<Next> {
         self.unknown = self.unknown.saturating_add(1);
         if !self.server.rates.admits_unknown(self.peer) {
@@ -288,7 +289,7 @@ impl Client {
         }
         let delay = delay_of(self.unknown, Duration::from_millis(self.server.config.unknown_delay_ms));
         if !delay.is_zero() {
-            self.note_idle(); // or clients that guess would keep all others out, the longer the more they guess
+            self.note_idle(); // or clients that guess would keep all others out, for longer the more they guess
             wire.flush().await?;
             tokio::select! {
                 () = sleep(delay) => {}
@@ -315,7 +316,7 @@ fn text_of(sender: Option<Mailbox<'_>>) -> String {
     sender.map(|sender| sender.to_string()).unwrap_or_default()
 }
 
-/// How long the answer to an unknown recipient or a failed log-in is held back: the how many-th of its connection it is, and the step.
+/// How long the reply to an unknown recipient or a failed log-in is delayed: `unknown` is its number within the connection.
 pub(super) fn delay_of(unknown: u32, step: Duration) -> Duration {
     step * unknown.saturating_sub(UNKNOWN_FREE).min(UNKNOWN_DELAYS_MAX)
 }

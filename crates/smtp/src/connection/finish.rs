@@ -1,4 +1,4 @@
-//! The end of a message: it is stored, and the client hears what became of it.
+//! The end of a message: it is stored, and the client gets the result.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,39 +26,39 @@ use crate::{
     trace::{RECEIVED_MAX, message_id},
 };
 
-/// Why mail of a client that is trusted goes to Junk.
+/// Why mail from a trusted client goes to Junk.
 const MARKED: &str = "X-Spam-Flag: YES";
 
-/// What became of a message for an account.
+/// The outcome of a message for an account.
 type Stored = Result<Delivered, Refusal>;
 
-/// The accounts of a message, each once, and what became of it there.
+/// The accounts of a message, each once, and the outcome for each.
 #[derive(Default)]
 struct Deliveries {
     targets: Vec<Target>,
     by_account: HashMap<AccountId, usize>,
     results: Vec<Stored>,
     message_id: Option<String>,
-    /// What became of the copies for other servers, by the recipient's alias.
+    /// The outcome of the copies for other servers, by the recipient's alias.
     outside: HashMap<String, Result<(), Refusal>>,
     /// Why it goes to Junk, if it does.
     junk: Option<String>,
-    /// Whether checks have put it there: it is not sent to other servers then, whose users would take this one for a source of junk.
+    /// Whether checks have put it there: then it is not sent to other servers, which would take this one for a source of junk.
     holds_forwards: bool,
 }
 
-/// A message as it is stored, and what is done with it.
+/// A message as it is stored, and what is to be done with it.
 struct Prepared {
     mail: ReceivedMail,
     decision: Decision,
-    /// Where the mark of a filter that is trusted says that it is junk.
+    /// Whether a trusted filter has marked it as junk.
     is_marked: bool,
-    /// The aliases for which this server has forwarded it before.
+    /// The aliases for which this server has already forwarded it.
     was_forwarded: HashSet<String>,
 }
 
 impl Client {
-    /// Acts on a message that was received whole, and replies: once, or in LMTP once for each recipient.
+    /// Processes a complete message, and replies: once, or in LMTP once for each recipient.
     pub(super) async fn finish(&mut self, wire: &mut Wire, transaction: Transaction, mut incoming: Incoming) {
         let (begun, bytes) = (Instant::now(), incoming.bytes());
         let result = match Box::pin(self.prepare(&transaction, &mut incoming)).await {
@@ -76,10 +76,10 @@ impl Client {
         };
         self.server.metrics.count_message(self.protocol, result);
         self.server.metrics.observe_message(self.protocol, bytes, begun.elapsed());
-        drop(incoming.memory); // the message is out of memory only now
+        drop(incoming.memory); // the memory of the message is released only now
     }
 
-    /// The message as it is stored, judged by the checks, or why it is refused.
+    /// The message as it is stored, with the result of the checks, or why it is refused.
     async fn prepare(
         &mut self,
         transaction: &Transaction,
@@ -115,7 +115,7 @@ impl Client {
         Ok(Prepared { mail, decision, is_marked, was_forwarded })
     }
 
-    /// Does with a message what was decided, and replies. Returns how it is counted.
+    /// Carries out the decision about a message, and replies. Returns how it is counted.
     async fn act(
         &mut self,
         wire: &mut Wire,
@@ -206,7 +206,7 @@ impl Client {
                 self.server.log_failure("a message could not be put into the quarantine", &error);
                 Refusal::of_store(error.kind())
             }),
-            Err(_) => Err(Refusal::Away), // its recipient was there a moment ago
+            Err(_) => Err(Refusal::Away), // its recipient existed a moment ago
         };
         let outcome = match kept {
             Ok(()) => Outcome::Quarantined(reason.into()),
@@ -231,7 +231,7 @@ impl Client {
         self.note_message(transaction, message_id, received_bytes, |_| outcome.clone(), |_| outcome.clone());
     }
 
-    /// Queues the copies for other servers, and says what became of each, by the alias.
+    /// Queues the copies for other servers, and records the outcome of each, by the alias.
     async fn forward(
         &self,
         transaction: &Transaction,
@@ -240,7 +240,7 @@ impl Client {
         was_forwarded: &HashSet<String>,
     ) -> HashMap<String, Result<(), Refusal>> {
         let mut results = HashMap::new();
-        // One reply is for all recipients of SMTP: what the client sends again must not have been forwarded already.
+        // SMTP has one reply for all recipients: what the client will send again must not be forwarded already.
         let is_sent_again = |recipient| {
             deliveries.of_accounts(recipient).is_err_and(|refusal| !refusal.reply().is_permanent())
         };
@@ -264,7 +264,7 @@ impl Client {
                         alias: &outside.alias,
                         targets: &outside.addresses,
                         received: mail.received,
-                        // Only submission has the parameters, and what is submitted is queued first.
+                        // Only submission has the parameters, and submitted mail is queued first.
                         reports: ForwardReports::default(),
                     };
                     Box::pin(forwards.forward(forwarded)).await.map_err(|error| {
@@ -292,7 +292,7 @@ impl Client {
         }
     }
 
-    /// Replies to the message, and says how it is counted.
+    /// Replies to the message, and returns how it is counted.
     fn reply_to_message(
         &mut self,
         wire: &mut Wire,
@@ -355,10 +355,10 @@ impl Deliveries {
         }
     }
 
-    /// What became of the message for a recipient.
+    /// The outcome of the message for a recipient.
     fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
         let outside = recipient.outside.as_ref().map(|_| self.of_outside(recipient));
-        // Junk that somebody has here is taken: nobody hears which of several copies was not sent on.
+        // Junk that was stored for an account here is accepted: no client learns which of several copies was not forwarded.
         let outside =
             outside.filter(|result| *result != Err(Refusal::ForwardJunk) || self.targets.is_empty());
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())).chain(outside))
@@ -369,24 +369,24 @@ impl Deliveries {
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())))
     }
 
-    /// The same for its addresses of other servers.
+    /// The same for its addresses at other servers.
     fn of_outside(&self, recipient: &Recipient) -> Result<(), Refusal> {
         let alias = recipient.outside.as_ref().map(|outside| outside.alias.to_string());
         alias.and_then(|alias| self.outside.get(&alias).copied()).unwrap_or(Err(Refusal::Away))
     }
 }
 
-/// A message with our trace fields, whose first is `Return-Path`, without that one.
+/// A message with our trace fields but without the first of them, `Return-Path`.
 fn without_return_path(raw: &Bytes) -> Bytes {
     let end = memchr::memmem::find(raw, b"\r\n").map_or(0, |end| end + 2);
     raw.slice(end..)
 }
 
-/// One answer for several: success only if all succeeded, and a refusal for now if one is refused for now.
+/// One result for several: success only if all succeeded, and a temporary refusal if one of them is temporary.
 ///
-/// Where some are stored and others refused for good, the client is asked to try again: the former are recognized as repeated then,
-/// and the latter refused one by one at `RCPT`. What `RCPT` can't know would be refused again and again: it is refused for good, so that
-/// the sender hears of it.
+/// Where some are stored and others refused permanently, the client is asked to try again: then the former are recognized as
+/// repeated, and the latter are refused one by one at `RCPT`. A refusal that `RCPT` can't know would be repeated for ever: it is
+/// permanent, so that the sender is notified.
 fn joined(results: impl Iterator<Item = Result<(), Refusal>>) -> Result<(), Refusal> {
     let (mut permanent, mut is_any_stored): (Option<Refusal>, bool) = (None, false);
     for result in results {

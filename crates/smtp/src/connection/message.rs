@@ -25,9 +25,9 @@ pub(super) const TOO_SLOW: Reply<'_> =
     Reply::new(421, "4.3.1", "closed: the message comes too slowly for its memory");
 const CHUNK_OK: Reply<'_> = Reply::new(250, "2.0.0", "chunk ok");
 
-/// The memory that a message has at first: most messages fit.
+/// The memory that is first reserved for a message: most messages fit.
 const FIRST_BYTES: usize = 16 << 10;
-/// Messages of less memory may stand still although others wait for some.
+/// Messages with less memory than this may stall although others wait for memory.
 const SMALL_BYTES: usize = 1 << 20;
 /// What a client must send within [`MemoryBudget::patience`](crate::memory::MemoryBudget::patience) while others wait for its memory.
 const STEP_BYTES: usize = 64 << 10;
@@ -35,16 +35,16 @@ const STEP_BYTES: usize = 64 << 10;
 /// A message that is being received.
 pub(super) struct Incoming {
     server: Arc<Server>,
-    /// Our trace fields, and what was decoded.
+    /// Our trace fields, and the decoded message.
     pub(super) raw: Vec<u8>,
     pub(super) trace_bytes: usize,
-    /// Of what was decoded.
+    /// Of the decoded bytes.
     digest: Sha256,
     pub(super) memory: Option<Reservation>,
     pub(super) refusal: Option<Refusal>,
     /// The Message-ID of a message that was refused.
     refused_id: Option<String>,
-    /// The length so far, with what was dropped.
+    /// The length so far, including what was dropped.
     pub(super) received_bytes: u64,
     /// Bytes that came after the message was refused.
     dropped_bytes: u64,
@@ -57,7 +57,7 @@ pub(super) struct Incoming {
 /// How receiving ended.
 enum Received {
     Whole,
-    /// The client went away, or must go; with what it hears.
+    /// The client closed the connection, or it has to be closed, with this reply.
     BrokenOff(Option<Reply<'static>>),
 }
 
@@ -123,36 +123,36 @@ impl Incoming {
         }
     }
 
-    /// Whether the message stands still with much memory for which others wait. A client could otherwise keep all mail out with a few
-    /// large messages that it never ends.
+    /// Whether the message stalls while it holds much memory for which others wait. Otherwise a client could block all mail with
+    /// a few large messages that it never ends.
     ///
-    /// With a client that sends next to nothing (`is_slow`), any message is in the way.
+    /// If the client sends next to nothing (`is_slow`), any size counts.
     pub(super) fn is_in_the_way(&self, is_slow: bool) -> bool {
         let memory = &self.server.memory;
         let is_large = self.raw.capacity() > SMALL_BYTES && self.step.0.elapsed() >= memory.patience();
         (is_large || is_slow) && self.memory.is_some() && memory.has_waiters()
     }
 
-    /// Gets memory for fields of so many bytes that are put before the message.
+    /// Gets memory for fields of `bytes` bytes that are put before the message.
     pub(super) async fn make_room(&mut self, bytes: usize) -> bool {
         let needed = self.raw.len() + bytes;
         needed <= self.raw.capacity() || self.grow(needed).await
     }
 
-    /// Gets memory for so many bytes and some more, within the budget of all messages.
+    /// Gets memory for `needed` bytes and some more, within the budget of all messages.
     async fn grow(&mut self, needed: usize) -> bool {
         let longest = self.trace_bytes + self.server.config.message_bytes_max.get();
         let capacity = needed.max(2 * self.raw.capacity()).max(FIRST_BYTES).min(longest.max(needed));
         let held = self.memory.take();
         self.memory = self.server.memory.grow(held, capacity).await;
-        self.step = (Instant::now(), 0); // the time of waiting is not the client's
+        self.step = (Instant::now(), 0); // waiting for memory is not the client's fault
         self.raw.reserve_exact(if self.memory.is_some() { capacity - self.raw.len() } else { 0 });
         self.memory.is_some()
     }
 
-    /// Refuses the message: what comes is dropped from now on, beginning with `next`.
+    /// Refuses the message: everything from now on is dropped, beginning with `next`.
     fn refuse(&mut self, refusal: Refusal, next: &[u8]) {
-        let is_begin = self.bytes() == 0; // a short message may come at once
+        let is_begin = self.bytes() == 0; // a short message may arrive at once
         self.refused_id = if is_begin { message_id(next) } else { self.message_id() };
         self.raw = Vec::new();
         self.trace_bytes = 0;
@@ -160,7 +160,7 @@ impl Incoming {
         self.refusal = Some(refusal);
     }
 
-    /// Whether the client sends far more than it may, after the message was refused.
+    /// Whether the client sends far more than it may after the message was refused.
     fn is_endless(&self) -> bool {
         self.dropped_bytes > self.server.config.message_bytes_max.get() as u64
     }
@@ -177,7 +177,8 @@ impl Client {
             Some(_) => None,
         };
         let (None, Some(transaction)) = (refusal, &self.transaction) else {
-            // RFC 2920 §3.1: a client waits for this reply. What it sent in vain is a message, and must not be taken for commands.
+            // RFC 2920 §3.1: a client must wait for this reply. What it sent without waiting is part of a message, and must not
+            // be parsed as commands.
             if !wire.unread().is_empty() {
                 wire.reply(BEHIND_DATA);
                 return Ok(Next::Close);
@@ -255,8 +256,8 @@ impl Client {
         Ok(Next::Command)
     }
 
-    /// A chunk that is refused before the last one has one reply, also in LMTP, and ends the transaction; further chunks are
-    /// refused without it.
+    /// A chunk that is refused before the last one gets one reply, also in LMTP, and ends the transaction; further chunks are
+    /// refused because there is no transaction.
     async fn received_chunks(
         &mut self,
         wire: &mut Wire,
@@ -375,7 +376,7 @@ impl Client {
         Incoming::new(self.server.clone(), trace.fields(), transaction.parameters.body, deadline)
     }
 
-    /// Goes on after a message: stores it if it is whole. Either way the transaction is over.
+    /// Continues after a message was received: stores it if it is complete. Either way the transaction ends.
     async fn received(
         &mut self,
         wire: &mut Wire,
@@ -384,7 +385,7 @@ impl Client {
     ) -> io::Result<Next> {
         let mut transaction = self.transaction.take();
         if let Some(transaction) = &mut transaction {
-            // What the server does now is not interrupted, however slow the client was.
+            // From here on the message is not interrupted, however slow the client was.
             transaction.in_use.get_or_insert_with(|| self.activity.begin());
         }
         match (received, transaction) {
@@ -412,12 +413,12 @@ impl Client {
                 }
                 Err(error)
             }
-            (Ok(Received::Whole), None) => Ok(Next::Close), // nobody begins a message without one
+            (Ok(Received::Whole), None) => Ok(Next::Close), // no message begins without a transaction
         }
     }
 }
 
-/// The first bytes of a buffer, so many at most.
+/// The first `bytes` bytes of a buffer, or all if there are fewer.
 fn first(buffer: &[u8], bytes: u64) -> &[u8] {
     usize::try_from(bytes).ok().and_then(|bytes| buffer.get(..bytes)).unwrap_or(buffer)
 }

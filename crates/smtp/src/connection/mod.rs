@@ -40,15 +40,15 @@ pub(crate) struct Client {
     protocol: Protocol,
     /// `None` on a Unix socket.
     address: Option<IpAddr>,
-    /// The same with its port, or loopback.
+    /// The same with its port, or loopback for a Unix socket.
     peer: std::net::SocketAddr,
-    /// Whether bare newlines are repaired and flags of spam are believed.
+    /// Whether bare newlines are repaired and spam flags are trusted.
     is_trusted: bool,
     activity: Arc<Activity>,
     stopping: Stopping,
     lines: LineReader,
     is_tls: bool,
-    /// Whether the listener offers TLS and the connection has none yet.
+    /// Whether the listener offers TLS and the connection doesn't use it yet.
     offers_tls: bool,
     hello: Option<Hello>,
     transaction: Option<Transaction>,
@@ -56,11 +56,11 @@ pub(crate) struct Client {
     errors: u32,
     /// Unknown recipients since the beginning.
     unknown: u32,
-    /// Who has logged in.
+    /// The log-in of the client, if there is one.
     session: Option<Session>,
     /// Failed log-ins since the beginning.
     failed_logins: u32,
-    /// `None` where mail is not checked: of users, by LMTP, and of clients that are exempt.
+    /// `None` where mail is not checked: submission, LMTP, and exempt clients.
     checks: Option<ClientChecks>,
     paces: Paces,
 }
@@ -69,11 +69,11 @@ pub(crate) struct Client {
 #[derive(Clone, Debug)]
 struct Hello {
     name: String,
-    /// Whether by a command of extensions: EHLO or LHLO.
+    /// Whether it used the extended greeting, EHLO or LHLO.
     is_extended: bool,
 }
 
-/// How the dialogue goes on after a command.
+/// How the dialogue continues after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Command,
@@ -84,7 +84,7 @@ enum Next {
 /// What was read for the next command.
 enum Read {
     Line(Result<Vec<u8>, LineError>),
-    /// The reason to close.
+    /// The reply that closes the connection.
     Close(Option<Reply<'static>>),
 }
 
@@ -151,7 +151,7 @@ impl Client {
         }
         self.begin_checks();
         if self.protocol == Protocol::Smtp {
-            // RFC 5321 §3.1: a client waits for the greeting. Programs that don't are senders of spam.
+            // RFC 5321 §3.1: a client must wait for the greeting. Programs that don't are spammers.
             let delay = Duration::from_millis(self.server.config.greeting_delay_ms);
             match timeout(delay, wire.fill()).await {
                 Err(_) => {}
@@ -187,7 +187,7 @@ impl Client {
             };
             match next {
                 Next::Command => wire.flush_if_full().await?,
-                // RFC 3207 §4.2: what a stranger has sent after the command must not count as protected.
+                // RFC 3207 §4.2: what a stranger may have injected after the command must not count as protected.
                 Next::StartTls if !wire.unread().is_empty() => {
                     wire.drop_replies();
                     return close(wire, TALKED_BEHIND_TLS);
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// The next command line. Replies are sent before bytes are waited for (RFC 2920 §3.2).
+    /// The next command line. Replies are sent before this waits for bytes (RFC 2920 §3.2).
     async fn read_line(&mut self, wire: &mut Wire) -> io::Result<Read> {
         let deadline = Instant::now() + self.server.config.command_timeout();
         loop {
@@ -234,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Notes a message whose chunks have begun, and whose last one never comes.
+    /// Notes in the journal a message whose chunks have begun but whose last one never came.
     fn note_missing_chunks(&self) {
         if let Some(transaction) = &self.transaction
             && let Some(incoming) = &transaction.incoming
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Whether the chunks of a message have stopped although others wait for its memory.
+    /// Whether the chunks of a message have stalled although others wait for its memory.
     fn is_in_the_way(&self) -> bool {
         let incoming = self.transaction.as_ref().and_then(|transaction| transaction.incoming.as_ref());
         incoming.is_some_and(|incoming| incoming.is_in_the_way(self.is_slow()))
@@ -260,7 +260,7 @@ impl Client {
         Next::Close
     }
 
-    /// RFC 3207 §4.2: both sides forget what was said in the clear.
+    /// RFC 3207 §4.2: both sides discard what was sent in the clear.
     fn forget_before_tls(&mut self) {
         self.lines = LineReader::default();
         self.is_tls = true;

@@ -1,22 +1,23 @@
-//! Whether a client sends its message, or only holds a connection and memory.
+//! Whether a client really sends its message, or only holds a connection and memory.
 
 use std::time::Duration;
 
 use super::Client;
 
-/// A client that is within a message and sends less than this in a second gives its connection to others when all are taken. The slowest links have as much.
+/// A client that sends less than this in a second within a message loses its connection to another client when all are in use.
+/// Even the slowest links reach it.
 const STEP: Window = Window { time: Duration::from_secs(1), bytes: 1_000 };
-/// And its memory, when others wait for it: 100 bytes a second, over a time in which a link may well be interrupted.
+/// Below this it loses its memory too, when others wait for some: 100 bytes a second, over a time in which a link may well be interrupted.
 const LONG: Window = Window { time: Duration::from_secs(10), bytes: 1_000 };
 
-/// What must come in which time of waiting.
+/// How many bytes must arrive in which waiting time.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     time: Duration,
     bytes: usize,
 }
 
-/// How long a client was waited for, and what came. The time that the server takes itself does not count.
+/// How long the server waited for a client, and how much arrived. The time that the server itself needs does not count.
 #[derive(Debug)]
 struct Pace {
     window: Window,
@@ -42,7 +43,8 @@ impl Pace {
         Self { window, waited: Duration::ZERO, bytes: 0 }
     }
 
-    /// Notes that so many bytes came after this time. Returns whether the client was slow, when the bytes of the window have come or its time is over.
+    /// Notes that `bytes` bytes arrived after this time. Returns whether the client was slow, once the bytes of the window have
+    /// arrived or its time is over.
     fn note(&mut self, waited: Duration, bytes: usize) -> Option<bool> {
         self.waited += waited;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -56,9 +58,9 @@ impl Pace {
 }
 
 impl Client {
-    /// Notes that so many bytes came after this time. A client that is within a message and sends next to nothing counts as idle: when no connection is
-    /// free, it is closed for another. Otherwise clients that begin messages and never end them would keep everybody out. Returns whether it has become
-    /// idle, which takes effect with the next flush.
+    /// Notes that `bytes` bytes arrived after this time. A client that sends next to nothing within a message counts as idle:
+    /// when no connection is free, it is closed in favour of another. Otherwise clients that begin messages and never end them
+    /// would keep everybody out. Returns whether it has become idle, which takes effect with the next flush.
     pub(super) fn note_pace(&mut self, waited: Duration, bytes: usize) -> bool {
         let (step, long) = (self.paces.step.note(waited, bytes), self.paces.long.note(waited, bytes));
         let Some(transaction) = &mut self.transaction else { return false };
@@ -85,14 +87,14 @@ impl Client {
         }
     }
 
-    /// How long to wait for bytes before the pace is looked at.
+    /// How long to wait for bytes before the pace is checked.
     pub(super) fn pace_interval(&self) -> Duration {
         let patience = self.server.memory.patience();
         let is_in_use = self.transaction.as_ref().is_some_and(|transaction| transaction.in_use.is_some());
         if is_in_use { patience.min(STEP.time) } else { patience }
     }
 
-    /// Whether the client is within a message and has sent next to nothing for long.
+    /// Whether the client has sent next to nothing for a long time within a message.
     pub(super) fn is_slow(&self) -> bool {
         self.transaction.as_ref().is_some_and(|transaction| transaction.is_slow)
     }

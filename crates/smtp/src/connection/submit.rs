@@ -1,4 +1,4 @@
-//! Submission: whose mail is taken, and what becomes of it.
+//! Submission: whose mail is accepted, and how it is queued.
 
 use std::{io, mem, sync::Arc};
 
@@ -37,7 +37,7 @@ const FOREIGN_SENDER: Reply<'_> = Reply::new(553, "5.7.1", "the sender is no add
 const HELD_TOO_LONG: Reply<'_> =
     Reply::new(501, "5.5.4", "the message can't be held for so long: EHLO says how long it can");
 
-/// What the envelope of a submitted message says in addition.
+/// The additional data of a submitted message's envelope.
 pub(super) struct Submitted {
     login: Arc<Login>,
     envelope_id: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Submitted {
 }
 
 impl Client {
-    /// Checks who submits a message, and what its `MAIL` says. `None` where mail is not submitted.
+    /// Checks the client that submits a message and the parameters of its `MAIL`. `None` where mail is not submitted.
     ///
     /// # Errors
     /// The reply that refuses it.
@@ -71,7 +71,7 @@ impl Client {
                 _ => return Err(RefusedSender::Error(HELD_TOO_LONG)),
             },
         };
-        // A notice of a client, as one that a message was read (RFC 8098), has no sender.
+        // A notification by a client, such as that a message was read (RFC 8098), has no sender.
         if let Some(sender) = sender {
             let checked = self.check_sender(submission, &login, sender).await;
             checked.map_err(RefusedSender::Noted)?;
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Replies to a submitted message, and queues it before that if it can be sent.
+    /// Replies to a submitted message, after queueing it if it can be sent.
     pub(super) async fn submit(
         &mut self,
         wire: &mut Wire,
@@ -169,7 +169,7 @@ impl Client {
         off_thread(raw.len(), move || completion.complete(raw)).await.unwrap_or(Err(Refusal::Away))
     }
 
-    /// Queues a message: in this order, so that nothing is counted or kept of one that the client may not send.
+    /// Queues a message. The order matters: nothing is counted or stored of a message that the client may not send.
     async fn queue_submitted(
         &self,
         transaction: &Transaction,
@@ -177,7 +177,7 @@ impl Client {
         digest: [u8; 32],
     ) -> Result<(), Refusal> {
         let (Some(submission), Some(submitted)) = (self.submission(), &transaction.submitted) else {
-            return Err(Refusal::Away); // there is one: MAIL was refused otherwise
+            return Err(Refusal::Away); // always present: MAIL was refused otherwise
         };
         let failed = |error: &Error| {
             self.server.log_failure("a submitted message could not be queued", error);
@@ -228,7 +228,7 @@ impl Client {
         submission.outbox.queue(message).await.map_err(|error| failed(&error))
     }
 
-    /// What no other message has: of this server, its earlier runs and others.
+    /// An id that no other message has, whether of this server, its earlier runs or other servers.
     fn id_of(&self, transaction: &Transaction) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.submission().map_or("", |submission| &submission.secret));
@@ -237,7 +237,7 @@ impl Client {
     }
 }
 
-/// A recipient of a submitted message that was accepted.
+/// An accepted recipient of a submitted message.
 pub(super) fn recipient_of(address: &str, parameters: RcptParameters<'_>) -> Recipient {
     let notify = parameters.notify.map(|notify| queue::Notify {
         on_success: notify.on_success,
@@ -249,7 +249,7 @@ pub(super) fn recipient_of(address: &str, parameters: RcptParameters<'_>) -> Rec
         notify: notify.unwrap_or_default(),
         original: parameters.original.map(str::to_owned),
     };
-    // Where an address of this server leads is looked up again when the message is sent.
+    // Where an address of this server leads is looked up when the message is sent.
     Recipient { address: address.to_owned(), targets: Vec::new(), outside: None, queued: Some(queued) }
 }
 
@@ -267,7 +267,7 @@ fn limited(limit: SendingLimit) -> Refusal {
     }
 }
 
-/// When a message is sent that is held; a time in the past is now.
+/// When a held message is sent; a time in the past counts as now.
 fn end_of(hold: Hold, now: u64) -> u64 {
     match hold {
         Hold::For(seconds) => now.saturating_add(seconds),

@@ -1,4 +1,4 @@
-//! The bytes of a connection: what was read and not used, and replies that were not sent.
+//! The buffers of a connection: bytes that were read and not used, and replies that were not sent.
 
 use std::io;
 
@@ -6,9 +6,9 @@ use restante_mail_wire::smtp::Reply;
 use restante_net::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What is read at once. A command line fits in it many times.
+/// The most bytes of one read. It has room for many command lines.
 const INPUT_BYTES: usize = 32 << 10;
-/// Replies that wait at most, before they are sent although further commands are there.
+/// The most bytes of replies that are buffered; more are sent although further commands are waiting.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 /// A stream with its buffers.
@@ -34,12 +34,12 @@ impl Wire {
         self.input.get(self.used..).unwrap_or_default()
     }
 
-    /// Notes that so many bytes were used.
+    /// Notes that `bytes` bytes were used.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.used = (self.used + bytes).min(self.input.len());
     }
 
-    /// Reads what is there, or waits for it. Returns how many bytes were read; 0 at the end. Nothing is lost when the caller stops waiting.
+    /// Reads what is available, or waits for it. Returns how many bytes were read; 0 at the end. Cancel-safe.
     pub(super) async fn fill(&mut self) -> io::Result<usize> {
         self.input.drain(..self.used);
         self.used = 0;
@@ -47,7 +47,7 @@ impl Wire {
         self.stream.read_buf(&mut self.input).await
     }
 
-    /// Keeps a reply for the next flush.
+    /// Buffers a reply for the next flush.
     pub(super) fn reply(&mut self, reply: Reply<'_>) {
         reply.write(&mut self.output);
     }
@@ -66,12 +66,12 @@ impl Wire {
         if self.output.len() < OUTPUT_BYTES_MAX { Ok(()) } else { self.flush().await }
     }
 
-    /// Sends the replies if bytes of a chunk have to be waited for.
+    /// Sends the replies if the bytes of a chunk are not here yet.
     pub(super) async fn flush_before_chunk(&mut self, bytes: u64) -> io::Result<()> {
         if self.unread().len() as u64 >= bytes { Ok(()) } else { self.flush().await }
     }
 
-    /// Forgets the reply that was not sent.
+    /// Discards replies that were not sent.
     pub(super) fn drop_replies(&mut self) {
         self.output.clear();
     }

@@ -5,23 +5,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{PENDING_BYTES_MAX, files::Limits};
 
-/// The fewest bytes and entries of a journal: below, a part of it could not hold the entries of one message.
+/// The fewest bytes and entries of a journal: with less, a file could not hold the entries of one message.
 const BYTES_MIN: u64 = 1 << 20;
 const ENTRIES_MIN: u64 = 1_000;
-/// Files of each kind of entries when the journal is full. The oldest is removed as a whole.
+/// How many files of each kind of entries a full journal has. The oldest is removed as a whole.
 const FILES: u64 = 8;
 
 /// The settings of the journal of deliveries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JournalConfig {
-    /// How long entries are found. 0 is no journal.
+    /// How long entries are kept. 0 disables the journal.
     pub days: u32,
     /// The most entries; the oldest are removed first.
     pub entries_max: NonZeroU64,
     /// The most bytes on the disk.
     pub bytes_max: NonZeroU64,
-    /// Entries per minute that one address of SMTP makes with messages and recipients that are not stored; further ones are not noted.
+    /// The most entries per minute of one address of SMTP for messages and recipients that are not stored; further ones are not noted.
     pub refused_per_minute_max: NonZeroU32,
 }
 
@@ -37,7 +37,7 @@ impl Default for JournalConfig {
 }
 
 impl JournalConfig {
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// What is wrong with these settings, if anything: the setting, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if self.entries_max.get() < ENTRIES_MIN {
             return Some(("entries_max", format!("use at least {ENTRIES_MIN}, or days = 0 for no journal")));
@@ -48,7 +48,7 @@ impl JournalConfig {
         None
     }
 
-    /// The bounds of the entries of one kind, which has half of everything.
+    /// The bounds of the entries of one kind: half of each setting.
     pub(super) fn limits(&self) -> Limits {
         let (bytes, entries) = (self.bytes_max.get() / 2, self.entries_max.get() / 2);
         let (file_bytes, file_entries) = (bytes / FILES, entries / FILES);

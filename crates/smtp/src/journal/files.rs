@@ -1,4 +1,4 @@
-//! The files of the journal: each kind of entries has a row of them; the last one is appended to.
+//! The files of the journal. Each kind of entries has a sequence of them; the last one is appended to.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -11,15 +11,15 @@ use super::{
     format::{self, HEADER_BYTES, View},
 };
 
-/// A file takes entries for a day at most, so that old ones are removed as whole files.
+/// A file holds the entries of at most one day, so that old ones are removed as whole files.
 const FILE_SECONDS: i64 = 86_400;
-/// The name of a file that replaces another one when it is complete.
+/// The suffix of a file that replaces another one when it is complete.
 const NEW: &str = ".new";
 
-/// The kinds of entries, each with files and bounds of its own.
+/// The kinds of entries, each with its own files and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of messages that were stored, now or before, and of what has an end in the queue.
+    /// Messages that were stored, now or before, and final outcomes in the queue.
     Stored,
     /// All others.
     Refused,
@@ -41,12 +41,12 @@ impl Kind {
             | Outcome::Released { .. }
             | Outcome::NotReleased(_)
             | Outcome::Dropped(_) => Self::Stored,
-            // A recipient that is postponed has many of them.
+            // A postponed recipient has many of them.
             Outcome::Refused(_) | Outcome::BrokenOff | Outcome::Postponed(_) => Self::Refused,
         }
     }
 
-    /// What names of its files begin with.
+    /// What the names of its files begin with.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Stored => "stored-",
@@ -143,7 +143,7 @@ impl Segment {
         self.newest = self.newest.max(view.time);
     }
 
-    /// Whether these entries belong into another file.
+    /// Whether these entries must go to another file.
     fn is_full_for(&self, batch: &Batch, limits: &Limits) -> bool {
         self.is_damaged
             || self.bytes + batch.bytes.len() as u64 > limits.file_bytes
@@ -217,7 +217,7 @@ impl Row {
         };
         if let Err(error) = file.write_at(&batch.bytes, segment.bytes) {
             let name = segment.name.clone();
-            // A part may have been written, which would be taken for damage. If it can't be removed, another file is begun.
+            // A part may have been written, which would look like damage. If it can't be removed, another file is begun.
             segment.is_damaged = file.set_len(segment.bytes).is_err();
             return Err(failed("write", &name, error));
         }
@@ -233,7 +233,7 @@ impl Row {
         self.last = None;
         synced?;
         let segment = Segment::new(self.kind, self.next_number);
-        self.next_number += 1; // also after an error: the file may be there
+        self.next_number += 1; // also after an error: the file may exist
         let begun = disk.create(&segment.name).and_then(|file| {
             file.write_at(&format::header(), 0)?;
             disk.sync_folder("")?;
@@ -246,13 +246,13 @@ impl Row {
                 Ok(())
             }
             Err(error) => {
-                let _ = disk.remove(&segment.name); // or else it is removed when the journal is opened
+                let _ = disk.remove(&segment.name); // otherwise it is removed when the journal is opened
                 Err(failed("create", &segment.name, error))
             }
         }
     }
 
-    /// Rewrites a file without some entries; returns how many they were. `None` in the place of a file that has none left.
+    /// Rewrites a file without some entries; returns how many were removed. `None` instead of a file that has no entries left.
     fn erase_in(
         disk: &dyn Disk,
         segment: &Segment,
@@ -277,7 +277,7 @@ impl Row {
             disk.remove(name).map_err(|error| failed("remove", name, error))?;
             return Ok((erased, None));
         }
-        // What is damaged may be an entry of the account, and goes too.
+        // Damaged bytes may be an entry of the account, and are removed too.
         (left.bytes, left.is_damaged) = (bytes.len() as u64, false);
         let new = format!("{name}{NEW}");
         let written = disk.remove(&new).and_then(|()| {
@@ -296,22 +296,22 @@ pub(super) struct Files {
     disk: Arc<dyn Disk>,
     limits: Limits,
     rows: [Row; 2],
-    /// What came of reading the folder. After an error nothing works until the next start.
+    /// The result of reading the folder. After an error every call fails until the next start.
     loaded: Option<Result<(), Error>>,
 }
 
 impl Files {
-    /// Those of a folder. They are read with the first use.
+    /// The files of a folder. They are read on first use.
     pub(super) fn new(disk: Arc<dyn Disk>, limits: Limits) -> Self {
         Self { disk, limits, rows: Kind::ALL.map(Row::new), loaded: None }
     }
 
-    /// The bytes of all files.
+    /// The size of all files in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.rows.iter().map(Row::bytes).sum()
     }
 
-    /// Appends entries. After an error none of them is there.
+    /// Appends entries. After an error none of them is stored.
     pub(super) fn append(&mut self, kind: Kind, batch: &Batch) -> Result<(), Error> {
         self.load()?;
         let [stored, refused] = &mut self.rows;
@@ -319,7 +319,7 @@ impl Files {
         row.append(&*self.disk, batch, &self.limits)
     }
 
-    /// Removes the files all of whose entries are older than this.
+    /// Removes the files whose entries are all older than this.
     pub(super) fn expire(&mut self, before: Timestamp) -> Result<(), Error> {
         self.load()?;
         for row in &mut self.rows {
@@ -343,7 +343,7 @@ impl Files {
         Ok(self.rows.each_ref().map(with_entries))
     }
 
-    /// Removes entries, durably; returns how many they were.
+    /// Removes entries, durably; returns how many were removed.
     pub(super) fn erase(&mut self, is_erased: &dyn Fn(&View<'_>) -> bool) -> Result<u64, Error> {
         self.load()?;
         let mut erased = 0;
@@ -366,7 +366,7 @@ impl Files {
         Ok(erased)
     }
 
-    /// Reads what is in the folder, unless that was done.
+    /// Reads the folder, unless that was done.
     fn load(&mut self) -> Result<(), Error> {
         if self.loaded.is_none() {
             self.loaded = Some(load_rows(&*self.disk, &mut self.rows));
@@ -401,7 +401,7 @@ fn load_rows(disk: &dyn Disk, rows: &mut [Row; 2]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads a file and cuts off what a crash or a damaged disk has left after its last whole entry. One without any entry is removed.
+/// Reads a file and truncates what a crash or a damaged disk has left after its last complete entry. A file without entries is removed.
 fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegment>, Error> {
     let mut segment = Segment::new(kind, number);
     let name = segment.name.clone();
@@ -431,7 +431,7 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
     Ok(Some((segment, is_current.then_some(file))))
 }
 
-/// The newest entries that match, so many at most, the newest first.
+/// The newest entries that match, at most `limit`, the newest first.
 pub(super) fn newest(
     disk: &dyn Disk,
     segments: &[Segment],
@@ -445,14 +445,14 @@ pub(super) fn newest(
             break;
         }
         if segment.newest < since {
-            continue; // those before it may be newer: clocks are set back
+            continue; // earlier ones may be newer: clocks can be set back
         }
         let file = match disk.read(&segment.name) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // removed meanwhile
             Err(error) => return Err(failed("read", &segment.name, error)),
         };
-        // Only the last ones of a file are made into entries: a file may have thousands.
+        // Only the last matches of a file are converted to entries: a file may have thousands.
         let mut last = Latest { entries: VecDeque::new(), limit: limit - found.len() };
         for (_, view) in format::records(&file, &segment.name)?.into_iter().flatten() {
             if view.time >= since && matches(&view) {

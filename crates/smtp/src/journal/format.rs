@@ -12,14 +12,14 @@ use crate::Protocol;
 pub(super) const HEADER_BYTES: u64 = 16;
 const MAGIC: [u8; 8] = *b"RSTNTJNL";
 const VERSION: u32 = 3;
-/// Their outcomes end with [`QUEUED`] and with [`REPORTED`]. A reader of them takes others for damage and cuts them off, so nothing is appended to such
-/// files.
+/// Their outcomes end with [`QUEUED`] and with [`REPORTED`]. Their readers treat other outcomes as damage and truncate the file
+/// there, so nothing is appended to such files.
 const EARLIER_VERSIONS: [u32; 2] = [1, 2];
-/// A text is cut to this: clients choose the lengths of some.
+/// Texts are truncated to this: clients choose the lengths of some.
 const TEXT_BYTES_MAX: usize = 512;
 /// Length and checksum.
 const FRAME_BYTES: usize = 8;
-/// Everything before the peer.
+/// The fields before the peer.
 const FIXED_BYTES: usize = 32;
 const TEXTS: usize = 8;
 const RECORD_BYTES_MAX: usize = FIXED_BYTES + 16 + TEXTS * (2 + TEXT_BYTES_MAX);
@@ -48,7 +48,7 @@ const RELEASED: u8 = 11;
 const NOT_RELEASED: u8 = 12;
 const DROPPED: u8 = 13;
 
-/// What stands at the beginning of a file.
+/// The header of a file.
 pub(super) fn header() -> Vec<u8> {
     let mut header = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
     header.extend_from_slice(&crc32c::crc32c(&header).to_le_bytes());
@@ -74,17 +74,17 @@ pub(super) fn records<'f>(file: &'f [u8], name: &str) -> Result<Option<Records<'
     Ok(Some(Records { rest, read: HEADER_BYTES, is_current }))
 }
 
-/// Walks through the records of a file, up to the first one that is damaged.
+/// Iterates over the records of a file, up to the first damaged one.
 pub(super) struct Records<'f> {
     rest: &'f [u8],
-    /// Where the next record begins.
+    /// The offset of the next record.
     pub(super) read: u64,
     /// Whether the file is of this version, so that records may be appended.
     pub(super) is_current: bool,
 }
 
 impl<'f> Iterator for Records<'f> {
-    /// The record with its frame, and what it says.
+    /// The record with its frame, and its entry.
     type Item = (&'f [u8], View<'f>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -175,12 +175,12 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     }
 }
 
-/// A text as long as a record has it.
+/// A text truncated to the length that a record stores.
 pub(super) fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default()
 }
 
-/// An entry in the bytes of its file. Texts that are not known are empty.
+/// An entry that borrows from the bytes of its file. Unknown texts are empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'f> {
     pub(super) time: Timestamp,

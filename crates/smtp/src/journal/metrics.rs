@@ -4,15 +4,15 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of the journal. Cloning shares the counts.
+/// The metrics of the journal. Cloning shares the counts.
 #[derive(Clone, Debug)]
 pub struct JournalMetrics {
     entries: Family<ResultLabel, Counter>,
-    /// Written.
+    /// Entries that were written.
     pub(super) noted: Counter,
-    /// Lost: they came faster than they were written, or the disk failed.
+    /// Entries that were lost: they came faster than they were written, or the disk failed.
     pub(super) dropped: Counter,
-    /// Not noted: the address had too many.
+    /// Entries that were not noted: the address had too many.
     pub(super) limited: Counter,
     pub(super) bytes: Gauge,
 }
@@ -32,7 +32,7 @@ impl Default for JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// Makes the metrics visible in `registry` as `restante_smtp_journal_...`.
+    /// Registers the metrics in `registry` as `restante_smtp_journal_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_smtp_journal");
         let what = "Entries of the journal of deliveries, by result";

@@ -1,7 +1,7 @@
-//! What became of every message, for operators who look for one.
+//! The outcome of every message, for operators who search for one.
 //!
-//! [`DeliveryJournal`] keeps entries in files of its own, so that tracing costs the records nothing: `docs/formats/journal.md` has their
-//! format. It is written in the background: an entry may be lost, a delivery never waits for one.
+//! [`DeliveryJournal`] stores entries in its own files, so that tracing costs the records nothing: `docs/formats/journal.md`
+//! describes their format. It is written in the background: entries may be lost, but no delivery waits for one.
 
 mod config;
 mod files;
@@ -42,85 +42,86 @@ use crate::{Protocol, config::per_minute};
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 /// How often old entries are removed when no new one comes.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(3_600);
-/// The memory of entries that wait to be written, of each kind.
+/// The most memory of entries of each kind that wait to be written.
 const PENDING_BYTES_MAX: u64 = 4 << 20;
 
-/// A recipient of a message, and what became of it.
+/// A recipient of a message, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryEntry {
-    /// When.
+    /// When it happened.
     pub time: Timestamp,
-    /// The protocol of the listener; `None` for mail that was in the queue of this server.
+    /// The protocol of the listener; `None` for mail from the queue of this server.
     pub protocol: Option<Protocol>,
     /// Whether the connection of the client was encrypted.
     pub is_tls: bool,
-    /// The client; `None` on a Unix socket, and of mail that was in the queue.
+    /// The client; `None` on a Unix socket, and for mail from the queue.
     pub peer: Option<IpAddr>,
-    /// The name that it gave itself. Of mail that was sent, the server that replied; empty when no server was reached.
+    /// The name in the client's greeting. For mail that was sent, the server that replied; empty if no server was reached.
     pub hello: String,
     /// The sender of the envelope; empty for `<>`.
     pub sender: String,
     /// The recipient of the envelope; empty if the message was refused before one was named.
     pub recipient: String,
-    /// The account and its address, where they are known. A recipient that leads to several accounts has an entry for each. Of a submitted message
-    /// it is the account of its sender, also when it is sent.
+    /// The account and its address, if they are known. A recipient that leads to several accounts has an entry for each. For a
+    /// submitted message it is the account of its sender, also when it is sent.
     pub account: Option<(AccountId, String)>,
-    /// The id in our `Received` field and in our reply; empty if the message was refused before it had one. Of mail that was in the queue it is
-    /// [`queued_id`].
+    /// The id in our `Received` field and in our reply; empty if the message was refused before it had one. For mail from the
+    /// queue it is [`queued_id`].
     pub id: String,
-    /// The Message-ID, without brackets, where the message was read.
+    /// The Message-ID, without brackets, if the message was read.
     pub message_id: Option<String>,
-    /// The length of the message as far as it was received; 0 when the recipient was refused before.
+    /// How many bytes of the message were received; 0 if the recipient was refused earlier.
     pub bytes: u64,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What became of a recipient.
+/// The outcome of a message for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is this email.
+    /// Stored as this email.
     Stored(RecordId),
-    /// It is this email, and checks put it into Junk.
+    /// Stored as this email, which checks put into Junk.
     Junk {
         /// The email.
         email: RecordId,
         /// Why, in one line.
         reason: Cow<'static, str>,
     },
-    /// It is kept for the operator, with the reason in one line.
+    /// Held for the operator, with the reason in one line.
     Quarantined(Cow<'static, str>),
-    /// It was stored before.
+    /// Stored earlier.
     Repeated,
-    /// It is queued to be sent.
+    /// Queued to be sent.
     Queued,
     /// Refused with this reply.
     Refused(NotedReply),
-    /// The connection ended within the message.
+    /// The connection was closed within the message.
     BrokenOff,
-    /// It was sent: another server has taken it with this reply.
+    /// Sent: another server accepted it with this reply.
     Sent(NotedReply),
-    /// It could not be sent for this reason, and is tried again.
+    /// It could not be sent for this reason, and will be tried again.
     Postponed(NotedReply),
-    /// It could not be sent for this reason, and is tried no more.
+    /// It could not be sent for this reason, and will not be tried again.
     Failed(NotedReply),
-    /// Its sender gets a report, whose id in the queue this is.
+    /// Its sender gets a report; the reply contains the report's id in the queue.
     Reported(NotedReply),
-    /// An operator released it from the quarantine, and the recipient has it.
+    /// An operator released it from the quarantine, and the recipient got it.
     Released {
-        /// The email; `None` when it was stored before, and of a copy that was queued for another server.
+        /// The email; `None` if it was stored earlier, and for a copy that was queued for another server.
         email: Option<RecordId>,
         /// Who released it, in one line.
         by: Cow<'static, str>,
     },
-    /// An operator released it from the quarantine, but the recipient could not get it for this reason: it stays there. The text says who it was.
+    /// An operator released it from the quarantine, but the recipient could not get it for this reason: it stays there. The text
+    /// names the operator.
     NotReleased(NotedReply),
-    /// The operator who is named dropped it from the quarantine.
+    /// This operator dropped it from the quarantine.
     Dropped(Cow<'static, str>),
 }
 
 impl Outcome {
-    /// The reply that it is about.
+    /// The reply that the outcome contains, if any.
     pub fn reply(&self) -> Option<&NotedReply> {
         match self {
             Self::Refused(reply)
@@ -141,7 +142,7 @@ impl Outcome {
     }
 }
 
-/// How the journal names a message in the queue: by its [`key`](restante_mail::queue::Source::key).
+/// The name of a queued message in the journal, made from its [`key`](restante_mail::queue::Source::key).
 pub fn queued_id(key: &[u8; 32]) -> String {
     let start = key.first_chunk::<8>().copied().unwrap_or_default();
     format!("q{:016x}", u64::from_be_bytes(start))
@@ -154,40 +155,40 @@ pub struct NotedReply {
     pub code: u16,
     /// The enhanced status, as `5.1.1`.
     pub status: Cow<'static, str>,
-    /// Its text. Of a report: what it reports (`failed`, `delayed`, `delivered`), and its id.
+    /// Its text. For a report: what it reports (`failed`, `delayed`, `delivered`), and its id.
     pub reason: Cow<'static, str>,
 }
 
 /// Takes entries.
 pub trait Journal: Send + Sync + 'static {
-    /// Notes an entry. It does not block, and bounds what it keeps: an entry may be lost, the delivery that it describes goes on.
+    /// Notes an entry. This does not block, and its memory is bounded: an entry may be lost, the delivery that it describes goes on.
     fn note(&self, entry: DeliveryEntry);
 }
 
-/// Which entries are looked for.
+/// Which entries to look for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// All.
     Everything,
-    /// Those with this text as sender, recipient or account's address, in any case; or as Message-ID, or as id of our reply. In angle
-    /// brackets it is a Message-ID alone. An empty text is nobody's.
+    /// Those with this text as sender, recipient or account's address, in any case; or as Message-ID, or as id of our reply. In
+    /// angle brackets it is a Message-ID only. An empty text matches nothing.
     Text(String),
     /// Those of an account.
     Account(AccountId),
 }
 
-/// What is looked up.
+/// A query for entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
     /// Which entries.
     pub about: About,
-    /// None before this moment.
+    /// No entries before this time.
     pub since: Timestamp,
     /// The most entries.
     pub limit: usize,
 }
 
-/// What a look-up finds.
+/// The result of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The newest first.
@@ -200,13 +201,13 @@ pub struct Found {
 
 /// The journal of deliveries in files of a folder. Cloning shares it.
 ///
-/// - An entry that was noted is found by the next [`find`](Self::find), also after the process was killed, if it was written: that takes
-///   a tenth of a second. A power cut may take more; nothing is synced for a single entry.
-/// - Entries are kept for [`JournalConfig::days`], and removed a day later at most. All files together never exceed
-///   [`JournalConfig::bytes_max`] and [`JournalConfig::entries_max`]: the oldest go first, in files of an eighth.
-/// - Entries of messages that were stored, quarantined, sent or given up have one half of these bounds, all others the other half. So a client that makes this
-///   server refuse much, and a server that takes nothing, displace no entry of a delivered message; each address of SMTP has at most
-///   [`JournalConfig::refused_per_minute_max`] entries of the others noted.
+/// - An entry that was noted is found by the next [`find`](Self::find), and also after the process was killed if it was written
+///   by then, which takes a tenth of a second. A power cut may lose more; a single entry is never synced on its own.
+/// - Entries are kept for [`JournalConfig::days`], and removed at most a day later. All files together never exceed
+///   [`JournalConfig::bytes_max`] and [`JournalConfig::entries_max`]: the oldest are removed first, in files of an eighth.
+/// - Entries of messages that were stored, quarantined, sent or given up have one half of these bounds, all others the other
+///   half. So neither a client that is refused often nor a remote server that accepts nothing displaces an entry of a delivered
+///   message; of the others, each address of SMTP gets at most [`JournalConfig::refused_per_minute_max`] entries.
 /// - A damaged file is read up to the damage.
 #[derive(Clone)]
 pub struct DeliveryJournal {
@@ -216,11 +217,11 @@ pub struct DeliveryJournal {
 struct Shared {
     config: JournalConfig,
     pending: Mutex<[Batch; 2]>,
-    /// Something is pending.
+    /// Notified when something is pending.
     wake: Notify,
     files: Mutex<Files>,
     disk: Arc<dyn Disk>,
-    /// One look-up reads at a time, which bounds their memory.
+    /// Queries run one at a time, which bounds their memory.
     lookups: Semaphore,
     refused: Mutex<Buckets<Source>>,
     clock: Arc<dyn Clock>,
@@ -254,10 +255,10 @@ impl Journal for DeliveryJournal {
 }
 
 impl DeliveryJournal {
-    /// Opens the journal of a folder, which is made if it is not there. Files are read with the first entry or look-up.
+    /// Opens the journal in a folder, which is created if it does not exist. Files are read with the first entry or query.
     ///
     /// # Errors
-    /// `Conflict` when another process has it open; those of the disk.
+    /// `Conflict` if another process has it open; those of the disk.
     pub fn open(
         folder: &Path,
         config: JournalConfig,
@@ -293,7 +294,7 @@ impl DeliveryJournal {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes what was noted and removes what is too old, for ever.
+    /// Writes entries and removes those that are too old, for ever.
     pub async fn run(self) {
         loop {
             if timeout(EXPIRE_INTERVAL, self.shared.wake.notified()).await.is_ok() {
@@ -305,7 +306,7 @@ impl DeliveryJournal {
         }
     }
 
-    /// Writes what was noted, and syncs it.
+    /// Writes all entries, and syncs them.
     ///
     /// # Errors
     /// Those of the disk.
@@ -317,7 +318,7 @@ impl DeliveryJournal {
         .await
     }
 
-    /// Looks entries up in everything that was noted before. It reads every file, newest first, until the limit is reached.
+    /// Queries everything that was noted before this call. It reads every file, newest first, until the limit is reached.
     ///
     /// # Errors
     /// Those of the disk.
@@ -327,8 +328,9 @@ impl DeliveryJournal {
         self.blocking(move |shared| shared.find(&lookup)).await
     }
 
-    /// Erases the entries of an account, and those that refuse mail for its address: durably when it returns how many they were. Entries that
-    /// other accounts have of mail from this address stay. Nothing may be delivered to the account any more.
+    /// Erases the entries of an account, and those that refuse mail to its address, and returns how many there were, durably.
+    /// Entries that other accounts have of mail from this address stay. The caller ensures that nothing is delivered to the
+    /// account any more.
     ///
     /// # Errors
     /// Those of the disk; calling it again goes on.
@@ -336,7 +338,7 @@ impl DeliveryJournal {
         let address = address.to_lowercase();
         self.blocking(move |shared| {
             if let Err(error) = shared.write() {
-                shared.log_failure(&error); // its entries are dropped, so none of the account comes later
+                shared.log_failure(&error); // its entries are dropped, so none of the account is written later
             }
             let is_of_account = |view: &View<'_>| match view.account {
                 Some(known) => known == account,
@@ -350,7 +352,7 @@ impl DeliveryJournal {
         .await
     }
 
-    /// Does something with files where it keeps no connection waiting.
+    /// Runs work on files on a thread where it keeps no connection waiting.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shared) -> Result<T, Error> + Send + 'static,
@@ -362,7 +364,8 @@ impl DeliveryJournal {
 }
 
 impl Shared {
-    /// Whether an address of SMTP may have one more entry of a message that was not stored. Clients of LMTP are mail servers that this one trusts.
+    /// Whether an address of SMTP may have one more entry of a message that was not stored. Clients of LMTP are mail servers that
+    /// this one trusts.
     fn admits_refused(&self, entry: &DeliveryEntry) -> bool {
         let peer = entry.peer.filter(|_| entry.protocol != Some(Protocol::Lmtp));
         let source = peer.and_then(|ip| Source::of(SocketAddr::new(ip, 0)));
@@ -392,7 +395,7 @@ impl Shared {
 
     fn find(&self, lookup: &Lookup) -> Result<Found, Error> {
         if let Err(error) = self.write() {
-            self.log_failure(&error); // what was written before is found
+            self.log_failure(&error); // what was written earlier is found
         }
         let kept_since = self.expired_before();
         let since = lookup.since.max(kept_since);
@@ -414,7 +417,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// At most a line a minute: everything fails while a disk is full.
+    /// Logs at most one line a minute: everything fails while a disk is full.
     fn log_failure(&self, error: &Error) {
         match self.failures.count() {
             Some(times) => {
@@ -425,10 +428,10 @@ impl Shared {
     }
 }
 
-/// A look-up, prepared.
+/// A query, prepared for matching.
 enum Matcher {
     Everything,
-    /// In lower case, and as it was typed.
+    /// The text in lower case, and as it was typed.
     Text(String, String),
     Nothing,
     MessageId(String),
@@ -440,7 +443,7 @@ impl Matcher {
         match about {
             About::Everything => Self::Everything,
             About::Account(account) => Self::Account(*account),
-            About::Text(text) if text.trim().is_empty() || text == "<>" => Self::Nothing, // what is not known is empty
+            About::Text(text) if text.trim().is_empty() || text == "<>" => Self::Nothing, // unknown texts are stored as empty
             About::Text(text) => match text.strip_prefix('<').and_then(|text| text.strip_suffix('>')) {
                 Some(id) => Self::MessageId(format::cut(id).to_owned()),
                 None => Self::Text(format::cut(text).to_lowercase(), format::cut(text).to_owned()),
@@ -463,7 +466,7 @@ impl Matcher {
     }
 }
 
-/// Whether an address is this one in lower case. The local part too has no case here: operators type what users tell them.
+/// Whether an address is this one in lower case. The local part is compared without case, too: operators type what users say.
 fn is_same(address: &str, lower: &str) -> bool {
     if address.is_ascii() { address.eq_ignore_ascii_case(lower) } else { address.to_lowercase() == lower }
 }

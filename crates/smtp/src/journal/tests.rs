@@ -10,7 +10,7 @@ use super::*;
 const NOW: i64 = 1_700_000_000;
 const DAY: i64 = 86_400;
 
-/// A journal in a temporary folder, whose time stands.
+/// A journal in a temporary folder, with a fixed time.
 struct TestJournal {
     folder: TempDir,
     clock: Arc<ManualClock>,
@@ -33,7 +33,7 @@ impl TestJournal {
         Self { folder, clock, metrics, config, journal }
     }
 
-    /// As after a restart.
+    /// Opens it again, as after a restart.
     fn reopen(self) -> Self {
         let Self { folder, clock, metrics, config, journal } = self;
         drop(journal);
@@ -317,7 +317,7 @@ async fn a_torn_file_loses_its_end_alone() {
         let file = fs::OpenOptions::new().write(true).open(&test.files()[0]).unwrap();
         file.set_len(len as u64).unwrap();
         if len % 2 == 0 {
-            file.set_len(whole as u64 + 100).unwrap(); // as some file systems do: the length is there, the bytes are not
+            file.set_len(whole as u64 + 100).unwrap(); // as some file systems do after a crash: the length is there, the bytes are not
         }
         let test = test.reopen();
         test.journal.note(stored("third"));

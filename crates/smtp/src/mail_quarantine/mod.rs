@@ -1,4 +1,4 @@
-//! Keeps suspicious mail in the quarantine of the records, and releases it.
+//! Stores suspicious mail in the quarantine of the records, and releases it.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +20,22 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Keeps mail in [`restante_mail::quarantine::Quarantine`], and delivers what is released as if it had been accepted. What is released and dropped is noted in
-/// the journal of [`LocalDelivery`].
+/// Stores mail in [`restante_mail::quarantine::Quarantine`], and delivers released mail as if it had been accepted. Releases and
+/// drops are noted in the journal of [`LocalDelivery`].
 #[derive(Clone)]
 pub struct MailQuarantine {
-    /// Where it is kept.
+    /// Where it is stored.
     pub kept: restante_mail::quarantine::Quarantine,
-    /// What delivers it.
+    /// Delivers it.
     pub local: LocalDelivery,
 }
 
-/// What became of a released message for a recipient.
+/// The result of a release for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The recipient.
     pub recipient: String,
-    /// Why it was not delivered to it, as a reply of SMTP: `550 5.1.1 no such user here`.
+    /// Why it was not delivered to this recipient, as an SMTP reply: `550 5.1.1 no such user here`.
     pub problem: Option<String>,
 }
 
@@ -45,7 +45,7 @@ struct Releasing<'r> {
     raw: Bytes,
     /// The operator.
     by: &'r str,
-    /// What became of it in each account that it goes to.
+    /// The result in each account that it goes to.
     results: BTreeMap<AccountId, Result<Delivered, Refusal>>,
 }
 
@@ -72,12 +72,13 @@ impl Quarantine for MailQuarantine {
 }
 
 impl MailQuarantine {
-    /// Delivers a message to its recipients, as they are resolved now, and removes it from the quarantine when all have it. Each account gets it once,
-    /// and each alias that leads outside sends it once, however often this is repeated: also when the server ended before the message was removed.
-    /// Accounts that got the message outside of the quarantine do not get it again. `None` when it is not there. `by` is the operator, for the journal.
+    /// Delivers a message to its recipients, as they are resolved now, and removes it from the quarantine when all have it. Each
+    /// account gets it once, and each alias that leads outside sends it once, however often this is repeated: also if the server
+    /// stopped before the message was removed. Accounts that got the message in another way do not get it again. `None` if it
+    /// does not exist. `by` is the operator, for the journal.
     ///
     /// # Errors
-    /// Those of reading it, and of removing it. A recipient that fails is reported in the answer, and the message stays.
+    /// Those of reading it, and of removing it. A recipient that fails is reported in the result, and the message stays.
     pub async fn release(&self, id: RecordId, by: &str) -> Result<Option<Vec<Released>>, Error> {
         let Some(message) = self.kept.get(id).await? else { return Ok(None) };
         let raw = self.kept.read(message.blob).await?;
@@ -99,10 +100,10 @@ impl MailQuarantine {
         Ok(Some(released))
     }
 
-    /// Removes messages for good, and returns how many were there. `by` is the operator, for the journal.
+    /// Removes messages permanently, and returns how many existed. `by` is the operator, for the journal.
     ///
     /// # Errors
-    /// Those of reading and of removing them; repeating goes on.
+    /// Those of reading and of removing them; repeating continues.
     pub async fn drop_messages(&self, ids: &[RecordId], by: &str) -> Result<u64, Error> {
         let mut messages = BTreeMap::new();
         for id in ids {
@@ -133,7 +134,7 @@ impl MailQuarantine {
         if targets.is_empty() {
             return BTreeMap::new();
         }
-        // It arrives now: a date of days ago would hide it among what was read.
+        // It is received now: a date of days ago would hide it among mail that was read.
         let received = self.local.clock.now();
         let mail = ReceivedMail { raw: raw.clone(), digest: message.digest, to_junk: false, received };
         let results = self.local.delivery.deliver(mail, &targets).await.results;
@@ -141,7 +142,7 @@ impl MailQuarantine {
         targets.iter().map(|target| target.account).zip(results).collect()
     }
 
-    /// What became of a message for a recipient; its copy for other servers is queued when its accounts have it.
+    /// The outcome of a message for a recipient; its copy for other servers is queued once its accounts have it.
     async fn finish(
         &self,
         releasing: &Releasing<'_>,
@@ -200,12 +201,12 @@ impl MailQuarantine {
         Box::pin(forwards.forward(forwarded)).await.map_err(|error| Refusal::of_store(error.kind()))
     }
 
-    /// Notes what became of a message for a recipient.
+    /// Notes the outcome of a message for a recipient in the journal.
     fn note(&self, message: &Quarantined, recipient: &str, target: Option<&Target>, outcome: Outcome) {
         let Some(journal) = &self.local.journal else { return };
         journal.note(DeliveryEntry {
             time: self.local.clock.now(),
-            // Only mail that comes by SMTP is checked.
+            // Only mail received by SMTP is checked.
             protocol: Some(Protocol::Smtp),
             is_tls: false,
             peer: message.peer,

@@ -15,7 +15,7 @@ use restante_records::{Config, EngineUrl, Schema, open};
 use super::*;
 use crate::{ForwardSender, Forwards, Journal, MailDelivery, Outbox, Recipients, SmtpConfig};
 
-/// `anna` and `bob` have accounts, `team` is anna and an address elsewhere, and nobody else is there.
+/// `anna` and `bob` have accounts, `team` is anna and an address elsewhere, and no other address exists.
 struct Users;
 
 #[async_trait]
@@ -71,7 +71,7 @@ impl Outbox for Sent {
     }
 }
 
-/// Notes in memory.
+/// A journal in memory.
 #[derive(Default)]
 struct Entries(Mutex<Vec<DeliveryEntry>>);
 
@@ -145,7 +145,7 @@ impl Server {
         page.items.iter().map(|item| item.id).collect()
     }
 
-    /// What was noted since the last call: recipient, account and outcome. Each entry names the message.
+    /// What was noted since the last call: recipient, account and outcome. Each entry contains the id of the message.
     fn noted(&self) -> Vec<(String, Option<u32>, Outcome)> {
         let entries = std::mem::take(&mut *self.journal.0.lock());
         let read = |entry: DeliveryEntry| {
@@ -175,7 +175,7 @@ async fn chk20_what_is_released_is_delivered_once_to_each_account() {
         assert!(sent[0].1.starts_with(b"Delivered-To: team@example.org\r\nReceived: by here\r\n"));
     }
     assert_eq!(server.quarantine.release(id, BY).await.unwrap(), None);
-    // The client has not got its reply, and sends it again: it is another one in quarantine, and nothing new when it is released.
+    // The client did not get its reply, and sends the message again: it is another one in quarantine, and nothing new when it is released.
     let again = server.keep(&["anna@example.org", "team@example.org"]).await;
     server.quarantine.release(again, BY).await.unwrap().unwrap();
     assert_eq!((server.emails(2_000).await, server.sent.0.lock().len()), (1, 1));

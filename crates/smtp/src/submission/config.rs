@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{SmtpConfig, config::one_or_many};
 
-/// The settings of submission: users send mail. Those of SMTP for messages, times and memory hold, too.
+/// The settings of submission: users send mail. Those of SMTP about messages, times and memory apply, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubmissionConfig {
-    /// Where users submit mail, with STARTTLS: one address or a list, as `0.0.0.0:587`; empty for not at all.
+    /// Where users submit mail, with STARTTLS: one address or a list, as `0.0.0.0:587`; empty to disable it.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<SocketAddr>,
-    /// Where users submit mail with TLS from the first byte: one address or a list, as `0.0.0.0:465`; empty for not at all.
+    /// Where users submit mail with TLS from the first byte: one address or a list, as `0.0.0.0:465`; empty to disable it.
     #[serde(deserialize_with = "one_or_many")]
     pub listen_tls: Vec<SocketAddr>,
-    /// Whether users on loopback may log in without TLS, for trials.
+    /// Whether users on loopback may log in without TLS, for testing.
     pub allow_plaintext_loopback: bool,
-    /// Connections at once on one listener.
+    /// The most connections of one listener at a time.
     pub connections_max: NonZero<usize>,
-    /// Messages that one account sends in any 60 minutes, by SMTP and JMAP together; 0 for no limit.
+    /// The most messages that one account sends in any 60 minutes, by SMTP and JMAP together; 0 for no limit.
     pub messages_per_hour_max: u32,
-    /// Recipients of all messages that one account sends in any 24 hours; 0 for no limit.
+    /// The most recipients of all messages that one account sends in any 24 hours; 0 for no limit.
     pub recipients_per_day_max: u32,
-    /// How long a message can be held before it is sent (RFC 4865), in seconds; 0 for not at all.
+    /// How long a message can be held before it is sent (RFC 4865), in seconds; 0 to disable this.
     pub hold_seconds_max: u64,
 }
 
@@ -44,10 +44,10 @@ impl Default for SubmissionConfig {
 }
 
 impl SubmissionConfig {
-    /// The most that `hold_seconds_max` may be: clients give it 9 digits (RFC 4865 §4).
+    /// The maximum of `hold_seconds_max`: clients send it with at most 9 digits (RFC 4865 §4).
     const HOLD_SECONDS_MAX: u64 = 999_999_999;
 
-    /// What is wrong with these settings, if something is: the setting, and what to do.
+    /// What is wrong with these settings, if anything: the setting, and how to fix it.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         if self.hold_seconds_max > Self::HOLD_SECONDS_MAX {
             return Some(("hold_seconds_max", format!("use at most {}", Self::HOLD_SECONDS_MAX)));
@@ -55,7 +55,7 @@ impl SubmissionConfig {
         None
     }
 
-    /// The setting that asks for a certificate, and what to do, if something does and there is none.
+    /// The setting that requires a certificate, and what to do, if one does and there is no certificate.
     pub fn missing_certificate(&self, has_certificate: bool) -> Option<(&'static str, &'static str)> {
         if has_certificate {
             return None;
@@ -68,7 +68,7 @@ impl SubmissionConfig {
         (!self.listen.is_empty() && !self.allow_plaintext_loopback).then_some(("listen", advice))
     }
 
-    /// What an account may send.
+    /// How much an account may send.
     pub fn rates(&self) -> SendingRates {
         SendingRates {
             messages_per_hour_max: self.messages_per_hour_max,

@@ -1,4 +1,4 @@
-//! What submission changes in a message, and what it reads of it (RFC 6409 §8).
+//! What submission changes in a message, and what it extracts from it (RFC 6409 §8).
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ use crate::{
 
 /// The longest header. Clients write some kilobytes.
 const HEADER_BYTES_MAX: usize = 1 << 20;
-/// Authors of a message, at most.
+/// The most authors of a message.
 const AUTHORS_MAX: usize = 100;
 
-/// What a message is completed with.
+/// The values with which a message is completed.
 #[derive(Debug)]
 pub(crate) struct Completion {
-    /// Where it begins, after our trace field.
+    /// Where the message begins, after our trace field.
     pub(crate) at: usize,
     /// For `Date`.
     pub(crate) now: Timestamp,
@@ -42,7 +42,7 @@ pub(crate) struct Completed {
     pub(crate) authors: Vec<EmailAddress>,
     /// Without brackets.
     pub(crate) message_id: Option<String>,
-    /// What its bytes need, if the client has declared it.
+    /// What a server must support to receive it, if the client has declared it.
     pub(crate) transmission: Transmission,
 }
 
@@ -79,8 +79,8 @@ impl SubmittedHeader {
     /// Reads the header of a message.
     ///
     /// # Errors
-    /// The message can't be sent: [`Refusal::HeaderTooLong`], [`Refusal::NulByte`], [`Refusal::NoAuthor`] without exactly one `From` field that has
-    /// addresses.
+    /// The message can't be sent: [`Refusal::HeaderTooLong`], [`Refusal::NulByte`], or [`Refusal::NoAuthor`] without exactly one
+    /// `From` field that has addresses.
     fn read(message: &[u8]) -> Result<Self, Refusal> {
         if memchr(0, message).is_some() {
             return Err(Refusal::NulByte);
@@ -110,7 +110,8 @@ impl SubmittedHeader {
         if from_fields == 1 { Ok(header) } else { Err(Refusal::NoAuthor) }
     }
 
-    /// Removes `Bcc` from a message that begins at `at` in `raw`, and adds `Date` and `Message-ID` where they are missing. `id` makes the latter.
+    /// Removes `Bcc` from a message that begins at `at` in `raw`, and adds `Date` and `Message-ID` where they are missing. `id`
+    /// is used for the latter.
     fn complete(&mut self, raw: &mut Vec<u8>, at: usize, now: Timestamp, id: String) {
         remove(raw, at, &self.removed);
         let date = Date { seconds: now.seconds(), offset_minutes: 0 };
@@ -123,7 +124,7 @@ impl SubmittedHeader {
     }
 }
 
-/// The addresses of a `From` field, one at least.
+/// The addresses of a `From` field, at least one.
 fn authors_of(value: &[u8]) -> Result<Vec<EmailAddress>, Refusal> {
     let addresses = as_addresses(value);
     if addresses.is_empty() || addresses.len() > AUTHORS_MAX {

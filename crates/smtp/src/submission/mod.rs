@@ -19,13 +19,13 @@ pub struct SubmissionParts {
     pub config: SubmissionConfig,
     /// Log-ins, and the addresses that belong to an account. Its follower must run.
     pub directory: Directory,
-    /// Takes what is submitted.
+    /// Queues submitted mail.
     pub outbox: Arc<dyn Outbox>,
     /// How much an account may send.
     pub limits: SendingLimits,
 }
 
-/// Submission in a running door.
+/// Submission in a running server.
 pub(crate) struct Submission {
     pub(crate) config: SubmissionConfig,
     pub(crate) directory: Directory,
@@ -37,7 +37,7 @@ pub(crate) struct Submission {
 
 impl Submission {
     /// # Errors
-    /// `Invalid` when the settings can't work; `Internal` when the system has no random numbers.
+    /// `Invalid` if the settings can't work; `Internal` if the system provides no random numbers.
     pub(crate) fn new(parts: SubmissionParts, has_tls: bool) -> Result<Self, Error> {
         let SubmissionParts { config, directory, outbox, limits } = parts;
         let wrong = |setting: &str, advice: &str| {

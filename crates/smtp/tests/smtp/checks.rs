@@ -1,4 +1,4 @@
-//! What the door does with what the checks of other servers' mail say.
+//! What SMTP does with the results of the checks of mail from other servers.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
 
 const MESSAGE: &str = "From: a@example.net\r\n\r\ntext\r\n.\r\n";
 
-/// Checks that say what a test has set, and note what they were asked.
+/// Checks that return what a test has set, and record their arguments.
 struct FakeChecks {
     is_exempt: bool,
     facts: Mutex<ClientFacts>,
@@ -34,12 +34,12 @@ struct FakeChecks {
     recipients: Mutex<HashMap<String, Refused>>,
     judgement: Mutex<Judgement>,
     asked: Mutex<Vec<String>>,
-    /// Permits of look-ups and messages to be answered.
+    /// Permits for look-ups and messages to return.
     go_on: Semaphore,
-    /// Look-ups that were begun, and those that are over.
+    /// Look-ups that were begun, and those that ended.
     lookups: AtomicUsize,
     ended: AtomicUsize,
-    /// A check that keeps what it was shown.
+    /// A check that keeps a reference to the message that it got.
     kept: Mutex<Option<Bytes>>,
 }
 
@@ -169,7 +169,7 @@ fn entries(server: &Server) -> Vec<DeliveryEntry> {
     server.journal.0.lock().clone()
 }
 
-/// Recipients and what the journal says of them.
+/// Recipients and their outcomes in the journal.
 fn outcomes(entries: &[DeliveryEntry]) -> Vec<(&str, Outcome)> {
     entries.iter().map(|entry| (entry.recipient.as_str(), entry.outcome.clone())).collect()
 }
@@ -379,7 +379,7 @@ async fn chk12_junk_is_stored_as_such_and_the_journal_says_why() {
     let result =
         |result: &str| format!("restante_smtp_messages_total{{protocol=\"smtp\",result=\"{result}\"}}");
     assert_eq!((server.metric(&result("junk")), server.metric(&result("stored"))), (1, 0));
-    // The same for what a trusted filter in front has marked.
+    // The same for what a trusted filter in front of this server has marked.
     server.lmtp().await.mail("X-Spam-Flag: YES\r\n\r\n.\r\n").await;
     let marked = Outcome::Junk { email: RecordId(100), reason: "X-Spam-Flag: YES".into() };
     assert_eq!(entries(&server)[1].outcome, marked);
@@ -409,7 +409,7 @@ async fn chk13_what_checks_refuse_is_not_stored() {
         let result = if code == 550 { "refused" } else { "deferred" };
         let name = format!("restante_smtp_messages_total{{protocol=\"smtp\",result=\"{result}\"}}");
         assert_eq!(server.metric(&name), 1);
-        // The connection goes on.
+        // The connection continues.
         *checks.judgement.lock() = judgement(Verdict::Accept);
         assert!(client.mail(MESSAGE).await.starts_with("250"));
     }
@@ -467,11 +467,11 @@ async fn fwd4_junk_is_not_sent_to_other_servers() {
     let checks = FakeChecks::judging(Verdict::Junk("dmarc".to_owned()));
     let users = users(&checks, |_| {}).await;
     let mut client = users.smtp().await;
-    // Nobody here takes it: the client hears so.
+    // Nobody here gets it: the client is notified.
     let reply = send(&mut client, &["away@example.org"], MESSAGE).await;
     assert!(reply.starts_with("550 5.7.1"), "{reply}");
     assert!(users.stored.mails.lock().is_empty());
-    // Who has it here finds it in Junk, and that is all.
+    // The recipient here finds it in Junk, and that is all.
     let reply = send(&mut client, &["team@example.org", "away@example.org"], MESSAGE).await;
     assert!(reply.starts_with("250"), "{reply}");
     assert_eq!(users.sent.count(), 0);
@@ -506,7 +506,7 @@ async fn chk8_what_is_refused_anyway_is_not_checked() {
     assert_eq!(checks.take_asked().into_iter().filter(is_message).count(), 1);
 }
 
-/// A check that keeps a message does not change what is stored of it.
+/// A check that keeps a reference to a message does not change what is stored of it.
 #[tokio::test]
 async fn chk8_a_message_is_stored_as_it_came_whatever_checks_keep_of_it() {
     let checks = Arc::new(FakeChecks { kept: Mutex::new(Some(Bytes::new())), ..FakeChecks::new() });
@@ -520,7 +520,7 @@ async fn chk8_a_message_is_stored_as_it_came_whatever_checks_keep_of_it() {
     until("all memory is given back", || server.metric("restante_smtp_memory_bytes") == 0).await;
 }
 
-/// The client goes away while its message is checked: what is stored then is recognized when it comes again.
+/// The client disconnects while its message is checked: what is stored then is recognized when it is sent again.
 #[tokio::test]
 async fn chk8_a_client_that_goes_away_while_its_message_is_checked_loses_nothing() {
     let checks = Arc::new(FakeChecks { go_on: Semaphore::new(1), ..FakeChecks::new() });

@@ -1,4 +1,4 @@
-//! Many clients that mean harm, and one that does not. The numbers are scaled down by settings: what holds memory and time in bounds is the same.
+//! Many malicious clients, and one that is not. The numbers are scaled down by settings: the code that bounds memory and time is the same.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -82,7 +82,7 @@ async fn sm12_a_network_connects_and_guesses_only_so_often_in_a_minute() {
     greeted(&server, [10, 0, 1, 1]).await;
     expect_served(&server).await;
     assert_eq!(server.metric("restante_smtp_limits_total{limit=\"connects\"}"), 8);
-    // 0 is no limit.
+    // 0 means no limit.
     let server = behind_proxy(|smtp| {
         smtp.connects_per_minute_max = nonzero!(1);
         smtp.network_factor = 0;
@@ -162,7 +162,7 @@ async fn sm12_clients_that_are_slowed_down_for_guessing_give_their_connections_t
     assert!(guessing[0].is_closed().await, "the one that was slowed down first");
 }
 
-/// A client that was slowed down and goes on with its message is not closed for others.
+/// A client that was slowed down and continues its message is not closed in favour of others.
 #[tokio::test]
 async fn sm12_a_client_that_was_slowed_down_still_delivers() {
     let server = behind_proxy(|smtp| {
@@ -203,12 +203,12 @@ async fn sm12_passwords_are_guessed_ten_times_however_many_addresses_guess() {
         }
     }
     assert_eq!((tried, limited), (10, 90));
-    // Who has logged in a moment ago, and others, are not kept out.
+    // A client that has logged in a moment ago, and others, are not kept out.
     users.client_from(KNOWN).await.dialogue(&[(anna.as_str(), "235")]).await;
     users.client_from(KNOWN).await.dialogue(&[(bob.as_str(), "235")]).await;
 }
 
-/// Small messages that were never ended kept the memory of all.
+/// Small messages that never ended held all memory.
 #[tokio::test(start_paused = true)]
 async fn sm12_messages_of_a_flood_hold_bounded_memory_and_others_are_served() {
     let server = behind_proxy(|smtp| {

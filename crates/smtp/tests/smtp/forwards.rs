@@ -1,4 +1,4 @@
-//! Mail whose alias leads to another server, and what comes back.
+//! Mail whose alias leads to another server, and the reports about it.
 
 use restante_core::ErrorKind;
 use restante_mail::queue::SourceKind;
@@ -123,7 +123,7 @@ async fn fwd2_a_report_to_a_rewritten_sender_goes_back_to_the_sender() {
         .await;
 }
 
-/// The hash says nothing of the domain: an address in any domain was accepted.
+/// The hash doesn't cover the domain: an address in any domain was accepted.
 #[tokio::test]
 async fn fwd2_a_rewritten_sender_in_a_domain_of_others_is_not_relayed() {
     let users = Users::start().await;
@@ -147,7 +147,7 @@ async fn fwd3_a_message_that_comes_back_is_not_forwarded_again() {
         client.send(format!("{field}\r\n{MESSAGE}")).await;
         client.expect(reply).await;
     }
-    // Also where the alias has users of this server: the peer would send it again and again.
+    // Also if the alias has users of this server: the peer would send it again and again.
     for mut client in [users.smtp().await, users.lmtp().await] {
         begin(&mut client, "s@example.com", &["team@example.org"]).await;
         client.send(format!("Delivered-To: team@example.org\r\n{MESSAGE}")).await;

@@ -5,7 +5,7 @@ use restante_smtp::SmtpConfig;
 
 use crate::support::{Client, Server, proxy_header, until};
 
-/// A server that believes the header of a proxy on loopback, as loopback itself is not limited.
+/// A server that trusts the header of a proxy on loopback, as loopback itself is not limited.
 async fn behind_proxy(change: impl FnOnce(&mut SmtpConfig)) -> Server {
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     Server::with(|smtp, _| {

@@ -97,7 +97,7 @@ async fn sm11_data_needs_a_recipient() {
 async fn sm11_lmtp_is_served_on_unix_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lmtp");
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // what a killed server leaves
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // what a killed server leaves behind
     let server = Server::with(|_, lmtp| lmtp.listen = vec![LmtpAddress::Unix(path.clone())]).await;
     let mut client = server.lmtp().await;
     assert!(client.mail(MESSAGE).await.starts_with("250 2.1.5"));
@@ -111,7 +111,7 @@ async fn sm11_lmtp_is_served_on_unix_sockets() {
     assert!(!path.exists());
 }
 
-/// A server removed at its stop whatever was at the path of its socket then.
+/// When it stopped, a server removed whatever was then at the path of its socket.
 #[tokio::test]
 async fn a_file_that_has_replaced_a_unix_socket_stays() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,7 +56,7 @@ async fn sub1_login_asks_for_the_name_and_the_password() {
     client.dialogue(&[(with_name.as_str(), "334"), ("d3Jvbmc=", "535 5.7.8")]).await;
 }
 
-/// The client's last message, and what the server must answer.
+/// The client's last message, and the correct reply of the server.
 fn scram_last(bare: &str, server: &str, password: &str) -> (String, String) {
     let field = |name: &str| server.split(',').find_map(|part| part.strip_prefix(name)).unwrap().to_owned();
     let salt = base64_simd::STANDARD.decode_to_vec(field("s=")).unwrap();
@@ -75,7 +75,7 @@ fn scram_last(bare: &str, server: &str, password: &str) -> (String, String) {
     (format!("{without_proof},p={}", base64(proof)), format!("v={}", base64(answer)))
 }
 
-/// Goes through the exchange up to the reply to the last message; returns it, and the answer that is right.
+/// Runs the exchange up to the reply to the last message; returns it, and the correct reply.
 async fn scram(client: &mut Client, password: &str) -> (String, String) {
     let bare = format!("n={ANNA},r=rOprNGfwEbeRWgbNEkqO");
     let reply = client.say(&format!("AUTH SCRAM-SHA-256 {}", base64(format!("n,,{bare}")))).await;
@@ -244,7 +244,7 @@ async fn sub5_log_ins_that_fail_are_limited_and_end_the_connection() {
     }
     assert_eq!(replies[..10], ["535 5.7.8"; 10], "an account has 10 failures at once");
     assert_eq!(replies[10..], ["454 4.7.0"; 5]);
-    // Also the right password is not tried then: who guesses learns nothing.
+    // The correct password isn't checked then, either: a client that guesses learns nothing.
     let right = format!("AUTH PLAIN {}", plain("", ANNA, PASSWORD));
     users.client().await.dialogue(&[(right.as_str(), "454 4.7.0")]).await;
 }

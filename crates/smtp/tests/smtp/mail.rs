@@ -1,4 +1,4 @@
-//! The door with the directory and the mail of this server, on engines in memory.
+//! SMTP with the directory and the mail of this server, on in-memory engines.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -84,7 +84,7 @@ impl Server {
         client
     }
 
-    /// How many emails the mailbox of a role has.
+    /// How many emails are in the mailbox with a role.
     async fn emails(&self, account: AccountId, role: &str) -> u64 {
         let (mailboxes, _) = self.mail.mailboxes(account).await.unwrap();
         let mailbox = mailboxes.iter().find(|mailbox| mailbox.role.is_some_and(|r| r.as_str() == role));
@@ -120,7 +120,7 @@ async fn sm10_a_message_is_in_each_mailbox_once_with_one_blob() {
     }
     send(&mut client, &["bob"], &format!("{MESSAGE} another"), &["250"]).await;
     assert_eq!((server.emails(anna, "inbox").await, server.emails(bob, "inbox").await), (1, 2));
-    // The clock stands still, but our id differs: the repeated message is another blob, to which nothing refers.
+    // The clock is fixed, but our id differs: the repeated message is another blob, to which nothing refers.
     assert_eq!(server.blobs.stats().await.unwrap().blobs, 3);
 }
 

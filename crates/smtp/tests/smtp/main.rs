@@ -1,4 +1,4 @@
-//! The door over real sockets. Tests are named by the rules of `docs/design/mail-rules.md`.
+//! SMTP and LMTP over real sockets. Tests are named by the rules of `docs/design/mail-rules.md`.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 mod checks;

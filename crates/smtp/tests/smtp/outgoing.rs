@@ -47,7 +47,7 @@ fn local(users: &Users) -> LocalDelivery {
     }
 }
 
-/// Those that were noted: the recipient, the account, the Message-ID and what became of it.
+/// The entries that were noted: recipient, account, Message-ID and outcome.
 fn noted(entries: &Entries) -> Vec<String> {
     let entries = std::mem::take(&mut *entries.0.lock());
     let show = |entry: DeliveryEntry| {
@@ -149,7 +149,8 @@ async fn fwd1_mail_of_users_to_an_alias_is_forwarded_once() {
     assert_eq!(local.deliver(&again, &recipient("away@example.org")).await.0.reply.code, 550);
 }
 
-/// NOTIFY, RET, ENVID and ORCPT were dropped: with NOTIFY=NEVER the sender got a report, and an alias of elsewhere counted as an account.
+/// NOTIFY, RET, ENVID and ORCPT were dropped: with NOTIFY=NEVER the sender got a report, and an alias with only outside targets
+/// counted as an account.
 #[tokio::test]
 async fn fwd5_a_forward_keeps_what_its_sender_asked_of_reports() {
     let users = Users::start().await;
@@ -164,7 +165,7 @@ async fn fwd5_a_forward_keeps_what_its_sender_asked_of_reports() {
     let original = Some("rfc822;first@example.org".to_owned());
     for (address, notify, forwarded) in [
         ("team@example.org", never, never),
-        // Of elsewhere alone, and two addresses: this server reports that it was expanded.
+        // With only outside targets, of which there are two: this server reports that it was expanded.
         ("away@example.org", all, Notify { on_success: false, ..all }),
     ] {
         users.sent.messages.lock().clear();

@@ -172,7 +172,7 @@ async fn the_journal_notes_every_recipient() {
     assert_eq!((entry.id == entries[0].id, entry.id == entries[4].id), (true, false));
 }
 
-/// What the journal has, the oldest first: sender, recipient, account, Message-ID, bytes and outcome.
+/// The entries of the journal, the oldest first: sender, recipient, account, Message-ID, bytes and outcome.
 fn noted(server: &Server) -> Vec<String> {
     let show = |entry: &DeliveryEntry| {
         let account = entry.account.as_ref().map_or("-", |(_, address)| address);

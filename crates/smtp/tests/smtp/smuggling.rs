@@ -8,17 +8,17 @@ const EVIL: &str =
     "MAIL FROM:<evil@example.net>\r\nRCPT TO:<bob@example.org>\r\nDATA\r\na: 1\r\n\r\nevil\r\n.\r\n";
 const ENVELOPE: &str = "MAIL FROM:<sender@example.net>\r\nRCPT TO:<anna@example.org>\r\n";
 
-/// What a client says after its EHLO, and which replies it may hear. The codes of all replies must begin with one of them.
+/// What a client sends after its EHLO, and which replies it may get. The codes of all replies must begin with one of them.
 struct Row {
     name: String,
     said: Vec<u8>,
     expected: Vec<&'static str>,
 }
 
-/// Line breaks and what programs took for them.
+/// Line breaks, and what programs treated as such.
 const BREAKS: [&str; 10] =
     ["\r\n", "\n", "\r", "\r\r\n", "\n\r", "\n\n", "\r\r", "\n\r\n", "\r\n\r", "\u{85}"];
-/// What programs took for the dot.
+/// What programs treated as the dot.
 const DOTS: [&str; 4] = [".", "..", ". ", ".\0"];
 
 /// Every false end of `DATA`: a break, a dot and a break that are not CRLF, dot, CRLF.
@@ -32,7 +32,7 @@ fn false_ends() -> Vec<Row> {
                 if format!("text{end}").contains("\r\n.\r\n") {
                     continue; // the true end
                 }
-                // The true end comes with the hidden message's own one: what follows is a command.
+                // The true end arrives with the hidden message's own one: what follows is a command.
                 let said = format!("{ENVELOPE}DATA\r\n{content}QUIT\r\n").into_bytes();
                 let (name, expected) = (format!("{end:?}"), vec!["250", "250", "354", "250|550", "221"]);
                 rows.push(Row { name, said, expected });
@@ -50,7 +50,7 @@ fn bdat(content: &str, last: &str) -> String {
     format!("BDAT {}{last}\r\n{content}", content.len())
 }
 
-/// Mixes of chunks, lines and dots.
+/// Mixtures of chunks, lines and dots.
 fn chunks() -> Vec<Row> {
     let hidden = format!("a: 1\r\n\r\ntext\r\n.\r\n{EVIL}");
     let one_by_one: String = hidden.chars().map(|c| bdat(&c.to_string(), "")).collect();

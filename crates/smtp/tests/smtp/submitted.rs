@@ -1,4 +1,4 @@
-//! What becomes of submitted messages.
+//! How submitted messages are processed.
 
 use restante_core::{ErrorKind, Timestamp};
 use restante_directory::{Operation, Scope};
@@ -13,7 +13,7 @@ use crate::{
 const MESSAGE: &str =
     "From: anna@example.org\r\nTo: x@example.net\r\nDate: d\r\nMessage-ID: <a@b>\r\n\r\ntext\r\n.\r\n";
 
-/// Begins a message from anna to these.
+/// Begins a message from anna to these recipients.
 async fn begin(client: &mut Client, recipients: &[&str]) {
     client.dialogue(&[("MAIL FROM:<anna@example.org>", "250 2.1.0")]).await;
     for recipient in recipients {
@@ -100,7 +100,7 @@ async fn sm13_the_sender_is_an_address_of_the_account() {
     ] {
         client.dialogue(&[(format!("MAIL FROM:<{own}>").as_str(), "250"), ("RSET", "250")]).await;
     }
-    // Mail for the team goes to others, too.
+    // Mail for the team is also sent to others.
     for other in [
         "bob@example.org",
         "team@example.org",
@@ -111,7 +111,7 @@ async fn sm13_the_sender_is_an_address_of_the_account() {
     ] {
         client.dialogue(&[(format!("MAIL FROM:<{other}>").as_str(), "553 5.7.1")]).await;
     }
-    // A notice that a message was read has no sender.
+    // A notification that a message was read has no sender.
     client.dialogue(&[("MAIL FROM:<>", "250")]).await;
 }
 
@@ -241,7 +241,7 @@ async fn sub5_a_stolen_password_sends_a_hundred_messages_and_the_operator_sees_i
         sent += usize::from(send(&mut client, MESSAGE).await.starts_with("250"));
     }
     assert!(send(&mut client, MESSAGE).await.starts_with("450 4.7.1"));
-    // From then on MAIL says so, on other connections, too.
+    // From then on MAIL is refused for this reason, on other connections, too.
     client.dialogue(&[("MAIL FROM:<anna@example.org>", "450 4.7.1")]).await;
     users.anna().await.dialogue(&[("MAIL FROM:<anna@example.org>", "450 4.7.1")]).await;
     assert_eq!((sent, users.sent.count()), (100, 100));
@@ -282,7 +282,7 @@ async fn sub4_chunks_are_submitted_as_well() {
     assert!(users.sent.only().1.ends_with("From: anna@example.org\r\n\r\n.tex\r\n"));
 }
 
-/// What a token is good for does not matter here: tokens don't log in by SMTP, and passwords are good for everything.
+/// The scope of a token does not matter here: tokens can't be used to log in by SMTP, and passwords are valid for everything.
 #[tokio::test]
 async fn sub1_passwords_are_good_for_sending() {
     let users = Users::start().await;

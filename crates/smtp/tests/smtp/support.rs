@@ -1,4 +1,4 @@
-//! A server with made-up users, and clients that speak line by line.
+//! A server with made-up users, and clients that exchange single lines.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,7 +31,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes of the account of `small@example.org`.
 pub(crate) const SMALL_QUOTA: u64 = 1_000;
 
-/// Says what each local part of example.org leads to.
+/// Resolves each local part of example.org.
 struct Users;
 
 fn target(number: u32, address: &str) -> directory::Target {
@@ -80,7 +80,7 @@ impl Recipients for Users {
     }
 }
 
-/// Keeps messages in memory, and fails as it is asked to.
+/// Stores messages in memory, and fails when a test says so.
 #[derive(Default)]
 pub(crate) struct Stored {
     pub(crate) mails: Mutex<Vec<(ReceivedMail, Vec<Target>)>>,
@@ -128,7 +128,7 @@ impl Journal for Entries {
     }
 }
 
-/// A running door.
+/// A running server.
 pub(crate) struct Server {
     pub(crate) door: Arc<SmtpDoor>,
     pub(crate) stored: Arc<Stored>,
@@ -141,7 +141,7 @@ impl Server {
         Self::with(|_, _| {}).await
     }
 
-    /// With changed settings. The greeting comes at once, and unknown recipients are not slowed.
+    /// A server with changed settings. The greeting is sent at once, and unknown recipients are not slowed.
     pub(crate) async fn with(change: impl FnOnce(&mut SmtpConfig, &mut LmtpConfig)) -> Self {
         Self::with_tls(None, change).await
     }
@@ -153,7 +153,7 @@ impl Server {
         Self::with_parts(certificates, change, |_| {}).await
     }
 
-    /// With changed settings and parts.
+    /// A server with changed settings and parts.
     pub(crate) async fn with_parts(
         certificates: Option<Arc<Certificates>>,
         change: impl FnOnce(&mut SmtpConfig, &mut LmtpConfig),
@@ -232,7 +232,7 @@ impl Server {
         String::from_utf8(self.stored.mails.lock().last().unwrap().0.raw.to_vec()).unwrap()
     }
 
-    /// The value of a metric, 0 if it is not there.
+    /// The value of a metric, 0 if it does not exist.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// Reads a reply that begins so.
+    /// Reads a reply, which must begin like this.
     #[track_caller]
     pub(crate) fn expect<'c>(&'c mut self, start: &'c str) -> impl Future<Output = ()> + 'c {
         let caller = std::panic::Location::caller();
@@ -299,7 +299,7 @@ impl Client {
         self.reply().await
     }
 
-    /// Sends each line, and expects a reply that begins so.
+    /// Sends each line, and expects a reply that begins like this.
     #[track_caller]
     pub(crate) fn dialogue<'c>(
         &'c mut self,

@@ -32,7 +32,7 @@ async fn setup(session_tickets: bool) -> Setup {
 }
 
 impl Setup {
-    /// A client that has asked for TLS by this name, the certificate that it was shown, and whether the handshake was a whole one.
+    /// A client that has started TLS with this server name, the server's certificate, and whether the handshake was a full one.
     async fn start_tls(
         &self,
         mut client: Client,

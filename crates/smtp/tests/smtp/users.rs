@@ -1,4 +1,4 @@
-//! A server with a directory of users who submit mail, and an outbox that shows what they did.
+//! A server with a directory of users who submit mail, and an outbox that records what they sent.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -35,7 +35,7 @@ use crate::support::{Client, Entries, Stored, proxy_header_of};
 pub(crate) const NOW: i64 = 1_800_000_000;
 pub(crate) const PASSWORD: &str = "correct horse";
 
-/// Keeps what is queued in memory, and fails as it is asked to.
+/// Stores queued messages in memory, and fails when a test says so.
 #[derive(Default)]
 pub(crate) struct Sent {
     pub(crate) blobs: Mutex<Vec<Bytes>>,
@@ -77,7 +77,7 @@ impl Sent {
     }
 }
 
-/// Rewrites senders in a form that tests read.
+/// Rewrites senders in a form that tests can read.
 pub(crate) struct Rewritten;
 
 impl ForwardSender for Rewritten {
@@ -91,7 +91,7 @@ impl ForwardSender for Rewritten {
     }
 }
 
-/// A running door with users.
+/// A running server with users.
 pub(crate) struct Users {
     pub(crate) door: SmtpDoor,
     pub(crate) directory: Directory,
@@ -149,7 +149,7 @@ impl Users {
         Self::with_parts(change, |_| {}).await
     }
 
-    /// With changed settings and parts.
+    /// A server with changed settings and parts.
     pub(crate) async fn with_parts(
         change: impl FnOnce(&mut SmtpConfig, &mut SubmissionConfig),
         change_parts: impl FnOnce(&mut Parts),
@@ -244,7 +244,7 @@ impl Users {
         client
     }
 
-    /// The same behind a proxy that gives it this address.
+    /// The same behind a proxy that reports this address.
     pub(crate) async fn client_from(&self, address: [u8; 4]) -> Client {
         let mut client = Client::new(TcpStream::connect(self.door.submission_addresses()[0]).await.unwrap());
         client.send(proxy_header_of(address)).await;
@@ -290,7 +290,7 @@ impl Users {
         client
     }
 
-    /// The value of a metric, 0 if it is not there.
+    /// The value of a metric, 0 if it does not exist.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();

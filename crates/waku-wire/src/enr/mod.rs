@@ -175,7 +175,7 @@ impl Enr {
         Ok(Self { wire: Bytes::copy_from_slice(wire), seq: parsed.seq, public_key })
     }
 
-    /// Makes a record and signs it with a secp256k1 secret key.
+    /// Creates a record and signs it with a secp256k1 secret key.
     ///
     /// # Errors
     /// When it would be too long, or the key is invalid.
@@ -237,7 +237,7 @@ fn verify(public_key: &[u8; 33], digest: &[u8; 32], signature: &[u8]) -> Option<
     key.verify_prehash(digest, &signature).ok()
 }
 
-/// Decodes a record without verifying its signature, for the fuzzer: it never guesses a valid one.
+/// Decodes a record without verifying its signature, for the fuzzer, which never finds a valid one.
 pub(crate) fn contents_unverified(wire: &[u8]) -> Option<(u64, Contents)> {
     let parsed = Parsed::parse(wire)?;
     let pairs = Pairs(parsed.pairs);

@@ -22,7 +22,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Makes metadata with the shards in both fields.
+    /// Creates metadata with the shards in both fields.
     pub fn new(cluster_id: Option<u16>, shards: impl IntoIterator<Item = u16>) -> Self {
         let shards: Vec<u32> = shards.into_iter().map(u32::from).collect();
         Self { cluster_id: cluster_id.map(u32::from), shards_unpacked: shards.clone(), shards_packed: shards }

@@ -60,7 +60,7 @@ pub struct FilterClient {
 }
 
 impl FilterClient {
-    /// A client that sends its requests by `node`.
+    /// Creates a client that sends its requests by `node`.
     pub fn new(node: Node) -> Self {
         Self { node, requests: Arc::default() }
     }
@@ -154,8 +154,8 @@ pub struct FilterPushReceiver {
 }
 
 impl FilterPushReceiver {
-    /// A receiver and the channel of its messages. When `capacity` messages wait, a push waits for a second; after that its
-    /// message is lost.
+    /// Creates a receiver and the channel of its messages. When `capacity` messages wait, a push waits for a second; after that
+    /// its message is lost.
     pub fn new(capacity: usize, max_message_bytes: usize) -> (Arc<Self>, mpsc::Receiver<PushedMessage>) {
         let (messages, received) = mpsc::channel(capacity);
         (Arc::new(Self { messages, max_message_bytes }), received)

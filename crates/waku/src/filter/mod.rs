@@ -88,7 +88,7 @@ pub struct FilterConfig {
 }
 
 impl Default for FilterConfig {
-    /// As nwaku's, where it has such settings: 1,000 subscribers with 1,000 criteria each, 100 content topics in a request
+    /// nwaku's values, where it has such settings: 1,000 subscribers with 1,000 criteria each, 100 content topics in a request
     /// and five minutes.
     fn default() -> Self {
         Self {
@@ -292,7 +292,7 @@ impl Shared {
         })
     }
 
-    /// Checks what every request with topics must have, and returns its criteria.
+    /// Checks what every request with topics must contain, and returns its criteria.
     fn criteria_of(&self, request: &SubscribeRequest) -> Result<Vec<Interest>, Refusal> {
         let wrong = |text: &str| Err(Refusal::Wrong(text.to_owned()));
         let Some(pubsub_topic) = request.pubsub_topic.as_deref().filter(|topic| !topic.is_empty()) else {

@@ -24,7 +24,7 @@ impl PeerLocks {
     /// Waits for the peer's lock.
     pub(super) async fn lock(self: &Arc<Self>, peer: PeerId) -> PeerLock {
         let lock = self.by_peer.lock().entry(peer).or_default().clone();
-        // Made before waiting: when the wait is cancelled, drop removes the entry.
+        // Created before waiting: when the wait is cancelled, drop removes the entry.
         let mut held = PeerLock { peer, locks: self.clone(), guard: None };
         held.guard = Some(lock.lock_owned().await);
         held

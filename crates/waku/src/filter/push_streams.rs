@@ -87,7 +87,7 @@ fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// An encoded `MessagePush` with its length prefix: made once for all subscribers.
+/// An encoded `MessagePush` with its length prefix, created once for all subscribers.
 fn frame_of(event: &Event) -> &Bytes {
     event.form(Form::Push, |event| {
         let push = MessagePush {

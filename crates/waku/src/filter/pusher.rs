@@ -41,7 +41,7 @@ impl Pusher {
                 Err(_) => self.streams.settle(Instant::now()),
                 Ok(Task::Forget) => self.forget(),
                 Ok(Task::Serve(Next::Events(batch))) => pushed = self.push(&batch).await,
-                // It was removed, or its session was closed: then it is removed now.
+                // It was removed, or its session was closed and it is removed now.
                 Ok(Task::Serve(Next::Ended(_))) => return self.end(Removed::Closed),
             }
             if !self.continues_after(pushed).await {

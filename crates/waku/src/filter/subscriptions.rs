@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{FilterConfig, subscriber::Subscriber};
 
-/// One subscriber's criteria take at most this part of the bytes for all.
+/// One subscriber's criteria take at most this fraction of the bytes for all.
 const SUBSCRIBER_SHARE: usize = 64;
 
 /// Selects the messages of one content topic on one pubsub topic.

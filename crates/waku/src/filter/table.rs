@@ -1,8 +1,8 @@
 //! The sessions of subscribers in the session table.
 //!
-//! The filter does not depend on the table. A subscriber whose session can't be opened within [`TABLE_TIMEOUT`] is served all
-//! the same: it is not listed, and no operator can close it. A slow table delays no push, and no lock is held while waiting for
-//! it; only the answer to the request that changes a subscription waits.
+//! The filter does not depend on the table. A subscriber whose session can't be opened within [`TABLE_TIMEOUT`] is still served,
+//! but it is not listed, and no operator can close it. A slow table delays no push, and no lock is held while waiting for it;
+//! only the answer to the request that changes a subscription waits.
 
 use std::{
     sync::{
@@ -43,7 +43,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of `live`. Its tasks run on the present runtime.
+    /// Uses the table of `live`. Its tasks run on the current runtime.
     pub(super) fn new(live: &Live) -> Self {
         Self {
             sessions: live.sessions.clone(),

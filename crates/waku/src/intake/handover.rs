@@ -66,7 +66,7 @@ struct Waiting {
 }
 
 impl Handover {
-    /// Makes a queue and starts a task that appends its messages to `archive`.
+    /// Creates a queue and starts a task that appends its messages to `archive`.
     pub(crate) fn start(archive: Arc<dyn Archive>, config: HandoverConfig, metrics: IntakeMetrics) -> Self {
         let queue = Arc::new(Queue {
             waiting: Mutex::default(),
@@ -202,8 +202,8 @@ async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
     queue.settled.notify_waiters();
 }
 
-/// Retries until the batch is archived or refused permanently. `is_failure_logged`: whether a failure was logged whose end was
-/// not logged yet.
+/// Retries until the batch is archived or refused permanently. `is_failure_logged`: whether a failure was logged, but not yet its
+/// end.
 async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failure_logged: &mut bool) {
     let mut pause = RETRY_FIRST;
     let mut attempts = 0_u32;

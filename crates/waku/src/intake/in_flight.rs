@@ -35,8 +35,8 @@ impl InFlight {
         InFlightGuard { number, in_flight: self.clone() }
     }
 
-    /// Waits until the appends of all messages that were added before this call have finished. Later messages are not waited
-    /// for: under load this would never return.
+    /// Waits until the appends of all messages that were added before this call have finished. Later messages are ignored: under
+    /// load this would never return otherwise.
     pub(crate) async fn settled(&self) {
         let next = self.numbers.lock().next;
         loop {

@@ -50,7 +50,7 @@ pub struct LightPushClient {
 }
 
 impl LightPushClient {
-    /// A client that sends its requests by `node`.
+    /// Creates a client that sends its requests by `node`.
     pub fn new(node: Node) -> Self {
         Self { node, requests: Arc::default() }
     }

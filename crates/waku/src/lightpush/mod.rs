@@ -113,7 +113,7 @@ impl From<IntakeError> for Outcome {
 }
 
 impl LightPush {
-    /// Publishes by `intake`. The node counts the followers of a topic.
+    /// Publishes to `intake`. The node counts the followers of a topic.
     pub fn new(config: LightPushConfig, intake: Intake, node: Option<Node>) -> Self {
         Self { shared: Arc::new(Shared { config, intake, node }) }
     }

@@ -1,4 +1,4 @@
-//! Asks each peer for its cluster, and disconnects from peers of another.
+//! Queries each peer's cluster, and disconnects from peers of another.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::{LocalMetadata, metrics::AnswerResult, metrics::MetadataMetrics, note};
 use crate::peer_connected::PeerConnected;
 
-/// Peers that are asked at the same time: enough to ask a thousand new peers within seconds.
+/// The most peers that are queried at the same time: enough to query a thousand new peers within seconds.
 const ASKED_AT_ONCE_MAX: usize = 32;
 /// How long a peer may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,8 +21,8 @@ const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// The most static peers of another cluster that are stored, to warn once of each.
 const WARNED_MAX: usize = 1_024;
 
-/// Asks peers until it is dropped. A node without a cluster asks nobody: it accepts all clusters, and gets the metadata of
-/// its peers when they ask.
+/// Queries peers until it is dropped. A node without a cluster queries none: it accepts all clusters, and gets the metadata of
+/// its peers when they query this node.
 pub(crate) async fn keep_asking(
     local: LocalMetadata,
     mut connected: PeerConnected,
@@ -73,7 +73,7 @@ impl Asker {
     /// The peer's metadata; `None` when it does not answer or the answer can't be decoded.
     async fn ask(&self, peer: PeerId) -> Option<Metadata> {
         let node = &self.local.node;
-        let known = node.peer(peer)?; // gone meanwhile
+        let known = node.peer(peer)?; // the peer disconnected meanwhile
         let request = rpc::frame(&self.local.for_asker(known.cluster_id, &known.shards));
         let answer = node.ask(peer, rpc::metadata::ID, &request, ANSWER_BYTES_MAX);
         match timeout(ANSWER_TIMEOUT, answer).await {

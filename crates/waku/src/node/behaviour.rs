@@ -10,7 +10,7 @@ use super::{NodeConfig, NodeError, NodeLimits, relay, streams};
 
 /// The protocol version that the identify protocol sends.
 const PROTOCOL_VERSION: &str = "/ipfs/0.1.0";
-/// Connections that are accepted beyond the limit, for as long as closing an idle one takes.
+/// Connections that are accepted beyond the limit, for as long as it takes to close an idle one.
 const CONNECTIONS_SPARE: u32 = 64;
 
 #[derive(NetworkBehaviour)]

@@ -1,4 +1,4 @@
-//! Incoming connections whose handshake is not done. Their number is bounded, in all and for each address, and a new one
+//! Incoming connections whose handshake is not complete. Their number is bounded, in total and for each address, and a new one
 //! replaces an old one, so that silent sockets don't block others.
 
 use std::{

@@ -44,8 +44,8 @@ pub fn parse(text: &str) -> Result<Keypair, KeyError> {
     Ok(secp256k1::Keypair::from(secret).into())
 }
 
-/// Reads the key from a file; makes a new one and writes it there when the file does not exist. On a full disk the new key
-/// is used without being written.
+/// Reads the key from a file; if the file does not exist, creates a key and writes it there. On a full disk the new key is used
+/// without being written.
 ///
 /// # Errors
 /// When the file can't be read or written, or holds no key.
@@ -77,13 +77,13 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let folder = folder.unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let draft = path.with_extension("draft");
-    let _ = fs::remove_file(&draft); // of a start that was interrupted
+    let _ = fs::remove_file(&draft); // left by a start that was interrupted
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     if let Err(error) = writeln!(file, "{text}").and_then(|()| file.sync_all()) {
-        let _ = fs::remove_file(&draft); // the next start removes it otherwise
+        let _ = fs::remove_file(&draft); // otherwise the next start removes it
         return Err(error);
     }
-    // A link fails when another process has made the file meanwhile; a rename would replace its key.
+    // A link fails when another process has created the file meanwhile; a rename would replace its key.
     fs::hard_link(&draft, path)?;
     fs::remove_file(&draft)?;
     fs::File::open(folder)?.sync_all()

@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use libp2p::{PeerId, swarm::ConnectionId};
 use tokio::time::Instant;
 
-/// A connection is dead after this many unanswered pings in a row. Without pings, a machine that lost its power would be noticed
-/// only by TCP's time-out, after a quarter of an hour.
+/// A connection is dead after this many unanswered pings in a row. Without pings, a machine that lost power would be noticed only
+/// by TCP's time-out, after a quarter of an hour.
 const LATE_PINGS_MAX: u32 = 2;
 /// A peer is stuck when its queue was full in this many of relay's heartbeats in a row.
 const STUCK_BEATS_MAX: u32 = 10;

@@ -106,26 +106,26 @@ impl NodeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeLimits {
-    /// Open connections. A new one beyond the limit replaces the one that has been idle for longest.
+    /// The most open connections. A new one beyond the limit replaces the one that has been idle for longest.
     pub connections_max: NonZero<u32>,
-    /// Connections of one peer.
+    /// The most connections of one peer.
     pub connections_per_peer_max: NonZero<u32>,
-    /// Incoming connections of one address (IPv6: of one /64 network). A new one beyond the limit replaces the one of them that
-    /// has been idle for longest.
+    /// The most incoming connections of one address (IPv6: of one /64 network). A new one beyond the limit replaces the one among
+    /// them that has been idle for longest.
     pub connections_per_address_max: NonZero<u32>,
-    /// Connections whose handshake is not done, incoming and outgoing each. A new incoming one beyond the limit replaces an old
-    /// one.
+    /// The most connections whose handshake is not complete, incoming and outgoing each. A new incoming one beyond the limit
+    /// replaces an old one.
     pub handshakes_max: NonZero<u32>,
     /// The same for incoming connections of one address.
     pub handshakes_per_address_max: NonZero<u32>,
-    /// Open streams of one connection.
+    /// The most open streams of one connection.
     pub streams_per_connection_max: NonZero<usize>,
-    /// Bytes that were received on one connection and not read yet. At this limit nothing more is received, and the connection
-    /// is closed when nothing is read for five seconds.
+    /// The most bytes that were received on one connection and not read yet. At this limit nothing more is received, and the
+    /// connection is closed when nothing is read for five seconds.
     pub unread_bytes_per_connection_max: NonZero<usize>,
     /// The same over all connections. At this limit the connection with the most unread bytes is closed.
     pub unread_bytes_max: NonZero<usize>,
-    /// Requests that are answered at the same time over all connections.
+    /// The most requests that are answered at the same time over all connections.
     pub requests_max: NonZero<usize>,
     /// How long a handshake may take.
     #[serde(rename = "handshake_timeout_ms", with = "settings::milliseconds")]
@@ -158,7 +158,7 @@ impl Default for NodeLimits {
     }
 }
 
-/// Why a node could not be made or started.
+/// Why a node could not be created or started.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A setting can't be used.
@@ -266,7 +266,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Makes a node that [`Unstarted::start`] starts. Services may get the handle before that.
+    /// Creates a node that [`Unstarted::start`] starts. Services may get the handle before that.
     pub fn new(config: NodeConfig, metrics: NodeMetrics) -> (Self, Unstarted) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared {
@@ -349,14 +349,14 @@ impl Node {
         answer.await.map_err(|_| PublishError::Closed)?
     }
 
-    /// Starts to relay a pubsub topic; false when it was relayed already or the node does not relay.
+    /// Starts relaying a pubsub topic; false when it was relayed already or the node does not relay.
     pub async fn subscribe(&self, topic: &str) -> bool {
         let (reply, answer) = oneshot::channel();
         let command = Command::Subscribe { topic: topic.to_owned(), reply };
         self.commands.send(command).await.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// Stops to relay a pubsub topic; false when it was not relayed.
+    /// Stops relaying a pubsub topic; false when it was not relayed.
     pub async fn unsubscribe(&self, topic: &str) -> bool {
         let (reply, answer) = oneshot::channel();
         let command = Command::Unsubscribe { topic: topic.to_owned(), reply };

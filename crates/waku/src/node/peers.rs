@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::RwLock;
 
-/// What is known of a connected peer.
+/// What is known about a connected peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The peer id.

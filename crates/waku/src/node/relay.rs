@@ -21,9 +21,9 @@ const FRAME_EXTRA_BYTES: usize = 256 << 10;
 const CONTROL_BYTES_MAX: usize = 256 << 10;
 /// The most message ids that we send at once: their bytes stay below the 150 KiB that go-waku accepts.
 const IDS_AT_ONCE_MAX: usize = 2_000;
-/// Pubsub topics that a peer may follow: all shards of a cluster, and some others.
+/// The most pubsub topics that a peer may follow: all shards of a cluster, and some others.
 const TOPICS_PER_PEER_MAX: usize = 1_200;
-/// The longest pubsub topic that a peer may follow; shards' names have 22 bytes at most.
+/// The longest pubsub topic that a peer may follow; the names of shards have at most 22 bytes.
 const TOPIC_BYTES_MAX: usize = 128;
 /// The most messages that wait for one peer; more are dropped and counted.
 const QUEUE_MESSAGES_MAX: usize = 1_000;
@@ -36,7 +36,7 @@ const FORWARD_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a peer may take to send a message that it offered: it may wait in the peer's queue like others.
 const PROMISE_TIME: Duration = Duration::from_secs(6);
-/// Peers of a mesh.
+/// The number of peers of a mesh.
 const MESH_PEERS: usize = 6;
 
 pub(crate) type Relay = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WakuTopics>>;
@@ -90,7 +90,7 @@ impl KnownTopics {
     }
 }
 
-/// Makes the relay with the parameters of the network's nodes, except that our own messages go only to the mesh (no flood
+/// Creates the relay with the parameters of the network's nodes, except that our own messages go only to the mesh (no flood
 /// publishing): otherwise a client that publishes here could fill the queues to all peers.
 pub(crate) fn build(max_message_bytes: usize, known: KnownTopics) -> Result<Relay, NodeError> {
     let wrong = |error: &dyn ToString| NodeError::Config(format!("relay: {}", error.to_string()));
@@ -133,7 +133,7 @@ pub(crate) fn build(max_message_bytes: usize, known: KnownTopics) -> Result<Rela
     Ok(relay)
 }
 
-/// A pubsub topic as gossipsub names it.
+/// A pubsub topic in gossipsub's form.
 pub(crate) fn topic(name: &str) -> IdentTopic {
     IdentTopic::new(name)
 }

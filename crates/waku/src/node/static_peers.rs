@@ -32,7 +32,7 @@ struct Static {
 enum State {
     Connected(Instant),
     Dialling,
-    /// To be dialled at that time; at once for `None`.
+    /// To be dialled at this time; at once for `None`.
     Waiting(Option<Instant>),
 }
 

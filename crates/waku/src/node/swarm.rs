@@ -51,14 +51,14 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 const FLUSH_TIME: Duration = Duration::from_millis(250);
 /// The error for an address without a peer id.
 const NAMES_NO_PEER: &str = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
-/// The most that is stored of what a peer announces.
+/// The most that is stored of a peer's announcements.
 const PROTOCOLS_PER_PEER_MAX: usize = 64;
 const AGENT_CHARS_MAX: usize = 128;
 const PROTOCOL_CHARS_MAX: usize = 256;
 /// The most events of one connection that wait for the swarm's task: enough for a burst of messages.
 const EVENTS_PER_CONNECTION: usize = 64;
 
-/// A node that is not started yet.
+/// A node that has not started yet.
 pub struct Unstarted {
     node: Node,
     config: NodeConfig,
@@ -584,7 +584,7 @@ impl Task {
     }
 
     fn notify(&self, event: NodeEvent) {
-        let _ = self.node.shared.events.send(event); // nobody may listen
+        let _ = self.node.shared.events.send(event); // there may be no listener
     }
 }
 

@@ -26,8 +26,8 @@ use super::{
 
 /// Streams that a muxer allows beyond the limit of a connection: some are being refused or negotiated.
 const STREAMS_SPARE: usize = 64;
-/// The longest WebSocket frame: it is buffered as a whole, also before the handshake. Noise's are 64 KiB at most, and a client
-/// may put some of them into one.
+/// The longest WebSocket frame: it is buffered as a whole, also before the handshake. Noise's frames have at most 64 KiB, and a
+/// client may put several of them into one.
 const WEBSOCKET_FRAME_BYTES_MAX: usize = 2 << 20;
 
 /// The transport of a node.
@@ -45,7 +45,7 @@ pub(crate) fn build(
     websocket.set_max_data_size(WEBSOCKET_FRAME_BYTES_MAX);
     let websocket = ReloadingWebSocket::new(websocket, certificates)?;
     let noise = noise::Config::new(key).map_err(|error| config("the node key can't be used", &error))?;
-    // WebSockets come first: TCP would take their addresses too.
+    // WebSockets come first: TCP would accept their addresses too.
     let transport = websocket
         .or_transport(dns(tcp())?)
         .upgrade(Version::V1)

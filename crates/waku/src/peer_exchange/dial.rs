@@ -13,7 +13,7 @@ use tracing::debug;
 use super::{PeerExchange, record};
 use crate::node::is_public;
 
-/// Peers that are dialled at the same time.
+/// The most peers that are dialled at the same time.
 const DIALLED_AT_ONCE_MAX: usize = 4;
 /// How long a peer may take to answer at one of its addresses.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);

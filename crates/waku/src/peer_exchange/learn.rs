@@ -1,4 +1,4 @@
-//! Asks peers for records.
+//! Queries peers for records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,20 +21,20 @@ use tracing::debug;
 use super::{PeerExchange, dial::Dialler, metrics::RecordResult};
 use crate::peer_connected::{self, PeerConnected};
 
-/// Peers that are asked at the same time.
+/// The most peers that are queried at the same time.
 const ASKED_AT_ONCE_MAX: usize = 4;
-/// Connected peers that are asked again each [`ASK_INTERVAL`].
+/// The most connected peers that are queried again each [`ASK_INTERVAL`].
 const ASKED_AGAIN_MAX: usize = 3;
-/// How often some connected peers are asked again.
+/// How often some connected peers are queried again.
 const ASK_INTERVAL: Duration = Duration::from_secs(300);
 /// How long a peer may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Records that a peer is asked for; more in an answer are ignored.
+/// The records requested from a peer; more in an answer are ignored.
 const RECORDS_ASKED: usize = 30;
 /// The longest answer: 60 records of 300 bytes, as in nwaku, and some space for other fields.
 const ANSWER_BYTES_MAX: usize = 32 << 10;
 
-/// Asks peers until it is dropped: each when it connects, and a few random ones every few minutes.
+/// Queries peers until it is dropped: each one when it connects, and a few random ones every few minutes.
 pub(crate) async fn keep_learning(exchange: PeerExchange, mut connected: PeerConnected) {
     let exchange = Arc::new(exchange);
     let mut dialler = Dialler::new(&exchange);
@@ -65,7 +65,7 @@ pub(crate) async fn keep_learning(exchange: PeerExchange, mut connected: PeerCon
 }
 
 impl PeerExchange {
-    /// Marks the records of connected peers as seen, and chooses some of these peers to be asked again.
+    /// Marks the records of connected peers as seen, and chooses some of these peers to be queried again.
     fn sample_peers(&self) -> Vec<PeerId> {
         let connected = self.node.peers().into_iter().map(|peer| peer.peer);
         self.records.mark_seen(connected, Instant::now());

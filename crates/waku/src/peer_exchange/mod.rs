@@ -60,7 +60,7 @@ pub struct PeerExchangeConfig {
     pub dial_any_address: bool,
 }
 
-/// The known records, shared by the service and the task that asks peers.
+/// The known records, shared by the service and the task that queries peers.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerExchange {
     node: Node,

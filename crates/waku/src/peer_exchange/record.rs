@@ -1,4 +1,4 @@
-//! Converts between node records and libp2p's types, and makes the record of this node.
+//! Converts between node records and libp2p's types, and creates the record of this node.
 
 use std::net::IpAddr;
 

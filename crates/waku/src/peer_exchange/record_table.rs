@@ -19,10 +19,10 @@ const RECORDS_MAX: usize = 1_000;
 /// How long a record is stored after it was last received, and shared after its peer was last seen.
 const AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// Known records, one per peer. When the table is full, the one that was received longest ago is removed.
+/// Known records, one per peer. When the table is full, the least recently received record is removed.
 ///
 /// A record is shared only if its own peer sent it or was connected within the last hour, or if it is from the settings or our
-/// own. Otherwise nodes would exchange the record of a peer for ever after the peer has gone.
+/// own. Otherwise nodes would exchange a peer's record for ever after the peer has left the network.
 #[derive(Debug)]
 pub(crate) struct RecordTable {
     cluster_id: Option<u16>,
@@ -33,7 +33,7 @@ pub(crate) struct RecordTable {
 #[derive(Debug)]
 struct Table {
     by_peer: HashMap<PeerId, Entry>,
-    /// All but those of the settings, in the order in which they were last received.
+    /// All records except those of the settings, in the order in which they were last received.
     by_number: BTreeMap<u64, PeerId>,
     next_number: u64,
     rng: StdRng,
@@ -60,7 +60,7 @@ impl Entry {
 }
 
 impl RecordTable {
-    /// An empty table of a node of this cluster; `rng` selects records.
+    /// Creates an empty table for a node of this cluster; `rng` selects records.
     pub(super) fn new(cluster_id: Option<u16>, rng: StdRng) -> Self {
         let table = Table { by_peer: HashMap::new(), by_number: BTreeMap::new(), next_number: 0, rng };
         Self { cluster_id, own: OnceLock::new(), table: Mutex::new(table) }
@@ -71,7 +71,7 @@ impl RecordTable {
         let _ = self.own.set(own);
     }
 
-    /// Adds a record of the settings, which is never removed.
+    /// Adds a record from the settings, which is never removed.
     pub(super) fn pin(&self, record: Enr) {
         let mut table = self.table.lock();
         if let Some(peer) = record::peer_of(&record)

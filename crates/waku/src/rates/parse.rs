@@ -17,8 +17,8 @@ pub enum RatedService {
     PeerExchange,
 }
 
-/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it is for all that have no value of
-/// their own.
+/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it applies to all that have no separate
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateEntry {
     /// The service; `None` is all services.

@@ -1,4 +1,4 @@
-//! What the node says of itself.
+//! What the node reports about itself.
 
 use std::sync::Arc;
 

@@ -17,29 +17,29 @@ use super::{
 };
 use crate::live::{Event, Listener, Stage};
 
-/// Subscriptions at once, of all REST clients together: what nwaku lets one filter client have.
+/// The most subscriptions, over all REST clients: nwaku's limit for one filter client.
 pub(crate) const FEEDS_MAX: usize = 1_000;
-/// What all messages that wait may take. Beyond it the oldest message of all subscriptions is dropped.
+/// The most memory of all waiting messages. Beyond it the oldest message of all subscriptions is dropped.
 pub(crate) const CACHE_BYTES_MAX: usize = 64 << 20;
-/// What a message that waits takes beside its bytes and topics: itself, and its places in the queue and in the order.
+/// The memory of a waiting message besides its bytes and topics: its struct, and its entries in the queue and in the order.
 const HELD_BYTES: usize = 512;
-/// What is fetched at once may take this much, but for a message that is longer alone: the rest waits on.
+/// The most bytes of one fetch, unless a single message is longer: the rest stays.
 const FETCH_BYTES_MAX: usize = 4_000_000;
-/// The longest that these are as JSON: their base64 is a third longer, and the rest no longer than what holds them.
+/// The longest JSON of these: their base64 is a third longer, and the rest no longer than its memory.
 pub(crate) const FETCHED_JSON_BYTES_MAX: usize = FETCH_BYTES_MAX / 3 * 4;
 
-/// Messages that are remembered, so that a second copy is recognised: minutes of what a busy network sends, some 8 MiB. Relay
-/// remembers those of two minutes, but it does not see what is published here a second time.
+/// Messages that are remembered to recognise a second copy: minutes of what a busy network sends, some 8 MiB. Relay remembers the
+/// messages of two minutes, but does not see what is published here a second time.
 pub(crate) const SEEN_MAX: usize = 1 << 16;
 
-/// What a REST client has subscribed to, and what it fetches messages by.
+/// A subscription of REST clients, by which they fetch messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Feed {
     /// All messages of a pubsub topic.
     Relay(Arc<str>),
-    /// Those of a content topic on the pubsub topic into which it falls.
+    /// Messages of a content topic on the pubsub topic of its shard.
     Auto(Topics),
-    /// Those of a content topic on a pubsub topic, as a filter client asks for them.
+    /// Messages of a content topic on a pubsub topic, as requested by filter clients.
     Filter(Topics),
 }
 
@@ -69,19 +69,19 @@ impl Feed {
     }
 }
 
-/// There are as many subscriptions as there may be.
+/// The number of subscriptions is at its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
 /// Messages that wait until REST clients fetch them, a bounded queue for each subscription.
 ///
-/// REST has no sessions, so the subscriptions are those of all clients together, as in nwaku: who fetches first gets the
+/// REST has no sessions, so the subscriptions belong to all clients together, as in nwaku: the client that fetches first gets the
 /// messages.
 #[derive(Debug)]
 pub struct MessageCache {
     messages_max: usize,
     bytes_max: usize,
-    /// How many subscriptions there are, so that messages cost no lock while there are none.
+    /// The number of subscriptions, so that messages need no lock while there are none.
     subscriptions: AtomicUsize,
     held: Mutex<Held>,
     metrics: CacheMetrics,
@@ -90,7 +90,7 @@ pub struct MessageCache {
 #[derive(Debug, Default)]
 struct Held {
     feeds: HashMap<Feed, Queue>,
-    /// Which feed holds the message with a number. Numbers ascend in the order in which messages came.
+    /// The feed that holds the message with a number. Numbers ascend in the order of arrival.
     order: BTreeMap<u64, Feed>,
     bytes: usize,
     next: u64,
@@ -121,10 +121,10 @@ impl Seen {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Messages from this number on are kept.
+    /// Messages from this number on are stored.
     since: u64,
     waiting: VecDeque<Waiting>,
-    /// Whether a client has asked for it, and not the settings alone.
+    /// Whether a client uses it: feeds of the settings alone are not counted as subscribers.
     is_asked: bool,
 }
 
@@ -135,7 +135,7 @@ struct Waiting {
 }
 
 impl MessageCache {
-    /// An empty cache, to be given to [`crate::Waku::start`] as a listener and to [`super::Rest`].
+    /// Creates an empty cache, to be passed to [`crate::Waku::start`] as a listener and to [`super::Rest`].
     pub fn new(config: &RestConfig, metrics: &RestMetrics) -> Self {
         Self {
             messages_max: config.relay_cache_messages.get(),
@@ -152,7 +152,7 @@ impl MessageCache {
         self
     }
 
-    /// Begins to keep messages for these feeds: for all of them or, when they are too many, for none.
+    /// Begins to store messages for these feeds: for all of them or, when they are too many, for none.
     pub(crate) fn subscribe(&self, feeds: &[Feed]) -> Result<(), TooMany> {
         let mut held = self.held.lock();
         let added = feeds.iter().filter(|feed| !held.feeds.contains_key(feed)).count();
@@ -166,7 +166,7 @@ impl MessageCache {
         Ok(())
     }
 
-    /// Keeps messages of pubsub topics before a client asks for them. Returns for how many of the topics there was room.
+    /// Begins to store messages of pubsub topics before a client subscribes. Returns the number of topics that fit.
     pub(crate) fn keep(&self, pubsub_topics: &[String]) -> usize {
         let mut held = self.held.lock();
         let room = FEEDS_MAX.saturating_sub(held.feeds.len());
@@ -177,7 +177,7 @@ impl MessageCache {
         room.min(pubsub_topics.len())
     }
 
-    /// Ends to keep messages for these feeds, forgets those that wait, and returns how many feeds there were.
+    /// Stops storing messages for these feeds, drops the waiting ones, and returns how many of the feeds existed.
     pub(crate) fn unsubscribe(&self, feeds: &[Feed]) -> usize {
         let mut held = self.held.lock();
         let ended = feeds.iter().filter(|feed| held.end(feed)).count();
@@ -190,13 +190,13 @@ impl MessageCache {
         self.held.lock().feeds.keys().filter(|feed| feed.is_filter()).cloned().collect()
     }
 
-    /// Whether somebody wants messages of a pubsub topic.
+    /// Whether any feed is for messages of a pubsub topic.
     pub(crate) fn wants(&self, pubsub_topic: &str) -> bool {
         self.held.lock().feeds.keys().any(|feed| &**feed.pubsub_topic() == pubsub_topic)
     }
 
-    /// The messages that wait, from old to new, which wait no more; `None` without a subscription. What would make too long
-    /// an answer is left for the next time.
+    /// Removes and returns the waiting messages, from old to new; `None` without a subscription. Messages that would make the
+    /// answer too long stay for the next fetch.
     pub(crate) fn fetch(&self, feed: &Feed) -> Option<Vec<Arc<Event>>> {
         let mut held = self.held.lock();
         held.feeds.get_mut(feed)?.is_asked = true;
@@ -205,7 +205,7 @@ impl MessageCache {
         Some(fetched)
     }
 
-    /// The same for what filter clients want of a content topic, on any pubsub topic.
+    /// The same for the feeds of filter clients for a content topic, on any pubsub topic.
     pub(crate) fn fetch_filter(&self, content_topic: &str) -> Option<Vec<Arc<Event>>> {
         let mut held = self.held.lock();
         let is_asked = |feed: &&Feed| matches!(feed, Feed::Filter(of) if &*of.content_topic == content_topic);
@@ -225,8 +225,8 @@ impl MessageCache {
 }
 
 impl Listener for MessageCache {
-    /// Messages are kept here when they are archived: those who fetch them ask every other second, and a message that the archive
-    /// did not take the first time would be here twice.
+    /// Messages are stored here once they are archived: clients fetch them only every other second, and a message that the
+    /// archive did not accept the first time would be stored twice.
     fn on_message(&self, event: &Arc<Event>, stage: Stage) {
         let is_kept = matches!(stage, Stage::Accepted | Stage::Relayed);
         if !is_kept || self.subscriptions.load(Ordering::Relaxed) == 0 {
@@ -237,7 +237,7 @@ impl Listener for MessageCache {
         if !feeds.iter().any(|feed| held.feeds.contains_key(feed)) {
             return;
         }
-        // A client may publish a message again, and relay may bring it before or after: it is kept once for each feed.
+        // A client may publish a message again, and relay may deliver it before or after: it is stored once for each feed.
         let before = held.remember(event.message_hash);
         let kept = Arc::new(event.to_unmetered());
         for feed in feeds {
@@ -254,7 +254,7 @@ impl Listener for MessageCache {
 }
 
 impl Held {
-    /// The queue of a feed, which keeps messages from now on if it did not before.
+    /// The queue of a feed, created if necessary; it stores messages from then on.
     fn begin(&mut self, feed: Feed) -> &mut Queue {
         let since = self.next;
         self.feeds.entry(feed).or_insert_with(|| Queue { since, ..Queue::default() })
@@ -263,12 +263,12 @@ impl Held {
     /// Remembers a message, and returns the number of its last copy.
     fn remember(&mut self, hash: MessageHash) -> Option<u64> {
         let number = self.next;
-        self.next += 1; // a feed that begins after it has a greater one
+        self.next += 1; // a feed that begins later has a greater one
         self.seen.replace(hash, number)
     }
 
-    /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be. `before`: the
-    /// number of its last copy, which the feed has had if it was there by then.
+    /// Stores a message if the feed exists; when the queue is full, it replaces the oldest one. `before`: the number of the
+    /// message's last copy, which the feed already had if it existed by then.
     fn push(
         &mut self,
         feed: Feed,
@@ -294,11 +294,11 @@ impl Held {
         self.bytes += size_of_waiting(event);
     }
 
-    /// Drops the oldest messages of all until they take no more than so much.
+    /// Drops the oldest messages over all feeds until they take at most `bytes_max`.
     fn shrink(&mut self, bytes_max: usize, metrics: &CacheMetrics) {
         while self.bytes > bytes_max {
             let Some((_, feed)) = self.order.pop_first() else { return };
-            // The oldest of all is the oldest of its queue.
+            // The oldest message overall is the oldest one of its queue.
             let Some(queue) = self.feeds.get_mut(&feed) else { return };
             let Some(oldest) = queue.waiting.pop_front() else { return };
             self.bytes -= size_of_waiting(&oldest.event);
@@ -306,11 +306,11 @@ impl Held {
         }
     }
 
-    /// Takes the oldest messages of some feeds, as many as are fetched at once.
+    /// Removes the oldest messages of some feeds, up to the limit of one fetch.
     fn fetch(&mut self, feeds: &[Feed]) -> Vec<Arc<Event>> {
         let mut fetched = Vec::new();
         let mut bytes = 0;
-        // The number of each feed's oldest message: the first of them is the oldest of all.
+        // The number of each feed's oldest message: the smallest one is the oldest message overall.
         let mut oldest: BTreeMap<u64, &Feed> = BTreeMap::new();
         for feed in feeds {
             oldest.extend(self.oldest_of(feed).map(|waiting| (waiting.number, feed)));

@@ -23,13 +23,13 @@ use super::{
     store::{EXPORT_NAMES, Fields, Format},
 };
 
-/// Rows that are asked of the archive at once: enough that asking costs nothing, and little to hold.
+/// Rows per query to the archive: enough to make the cost of a query negligible, and few enough to hold.
 const PAGE_ROWS: usize = 4_096;
 /// A chunk is sent when it has this many bytes.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks that wait for the client: building goes on while they are sent, and stops when they pile up.
+/// The most chunks that wait for the client: building continues while they are sent, and stops when they pile up.
 const CHUNKS_WAITING: usize = 3;
-/// What frames a message in the protobuf format, beside its body and its pubsub topic.
+/// The bytes around a message in the protobuf format, besides its body and its pubsub topic.
 const FRAME_BYTES: usize = 64;
 
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
@@ -37,13 +37,13 @@ const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf")
 
 /// `GET /archive/v1/export`
 ///
-/// A reader can rely on the end: when the archive fails in the middle, the connection is cut before the final chunk.
+/// A client can rely on the end: when the archive fails in the middle, the connection is cut before the final chunk.
 pub(crate) async fn export(
     State(app): State<Arc<App>>,
     version: Version,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    // HTTP/1.0 has no chunks: an answer that was cut would look whole.
+    // HTTP/1.0 has no chunks: a truncated answer would look complete.
     if version < Version::HTTP_11 {
         return Err(Refusal::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "an export needs HTTP/1.1"));
     }
@@ -72,11 +72,11 @@ pub(crate) async fn export(
 /// What the producer sends.
 enum Piece {
     Chunk(Bytes),
-    /// All was sent. A producer that ends without this one has failed.
+    /// Everything was sent. A producer that ends without this has failed.
     End,
 }
 
-/// Builds chunks while the connection sends those before; ends when the client goes away.
+/// Builds chunks while the connection sends earlier ones; ends when the client disconnects.
 struct Producer {
     archive: Arc<dyn Archive>,
     walk: Walk,
@@ -88,10 +88,10 @@ struct Producer {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The archive can't go on.
+/// The archive failed.
 struct Broken;
 
-/// The client has gone.
+/// The client has disconnected.
 struct Gone;
 
 impl Producer {
@@ -101,10 +101,10 @@ impl Producer {
             if self.send_page(&current).await.is_err() {
                 return;
             }
-            drop(current); // lets go of the segments before it waits for the next page
+            drop(current); // releases the segments before it waits for the next page
             match self.next_page().await {
                 Ok(next) => page = next,
-                Err(Broken) => return, // without an end, so that the connection is cut
+                Err(Broken) => return, // without the final chunk, so that the connection is cut
             }
         }
         let _ = self.sender.send(Piece::End).await;

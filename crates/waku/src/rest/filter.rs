@@ -1,5 +1,5 @@
-//! Filter subscriptions of REST clients. In nwaku this interface asks another node; here this node itself is the filter
-//! service, and what a client has subscribed to waits in the cache until it is fetched.
+//! Filter subscriptions of REST clients. In nwaku this interface queries another node; here this node itself is the filter
+//! service, and the messages of a subscription wait in the cache until they are fetched.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const REQUEST_ID_BYTES_MAX: usize = 256;
 /// The request id in the answer to a request that could not be read, as in nwaku.
 const UNKNOWN_REQUEST_ID: &str = "unknown";
 
-/// `POST` and `PUT /filter/v2/subscriptions`: a subscription that is there stays as it is.
+/// `POST` and `PUT /filter/v2/subscriptions`: an existing subscription is unchanged.
 pub(crate) async fn subscribe(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
     reply_to(&app, request, async |asked, deadline| {
         topics::subscribe(&app, &feeds_of(&app, &asked)?, deadline).await
@@ -63,7 +63,7 @@ pub(crate) async fn messages_on(State(app): State<Arc<App>>, uri: Uri) -> Result
     topics::fetch(&app, |cache| cache.fetch(&feed), not_subscribed_to()).await
 }
 
-/// `12/WAKU2-FILTER`: a client that ends a subscription that it does not have gets an error.
+/// `12/WAKU2-FILTER`: a client that ends a subscription that does not exist gets an error.
 async fn end(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
     let ended = topics::unsubscribe(app, feeds, deadline).await?;
     if ended == 0 { Err(not_subscribed()) } else { Ok(()) }
@@ -73,7 +73,7 @@ fn not_subscribed() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "there is no such subscription")
 }
 
-/// nwaku answers 400 here, and 404 where relay's messages are asked for.
+/// nwaku answers 400 here, and 404 on the route of relay's messages.
 fn not_subscribed_to() -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
@@ -85,7 +85,7 @@ fn long_id() -> Refusal {
     Refusal::field("requestId", "is longer than 256 bytes")
 }
 
-/// Does what a request asks for, and answers with its id as far as it could be read.
+/// Handles a request, and answers with its id if it could be read.
 async fn reply_to(
     app: &App,
     request: Request<Body>,

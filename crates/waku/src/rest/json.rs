@@ -1,4 +1,4 @@
-//! Writes store answers and messages as JSON, straight from where they lie into one buffer.
+//! Writes store answers and messages as JSON, without intermediate copies, into one buffer.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use restante_waku_wire::{
 
 use crate::{live::Event, store};
 
-/// What an entry takes beside payload and topics: names, hash, numbers.
+/// The bytes of an entry besides payload and topics: names, hash, numbers.
 const ENTRY_BYTES: usize = 256;
-/// What an entry without data takes: name and hash.
+/// The bytes of an entry without data: name and hash.
 const HASH_ENTRY_BYTES: usize = 90;
-/// What an answer takes beside its entries.
+/// The bytes of an answer besides its entries.
 const ANSWER_BYTES: usize = 192;
 
-/// The longest answer of so many messages, each of so many bytes; without data these are 0.
+/// The longest answer with `rows` messages of up to `message_bytes_max` bytes each; 0 without data.
 pub(crate) fn longest_answer(rows: usize, message_bytes_max: usize) -> usize {
     ANSWER_BYTES + rows * (message_bytes_max / 3 * 4 + ENTRY_BYTES)
 }
@@ -29,7 +29,7 @@ pub(crate) fn longest_page(rows: usize, message_bytes_max: usize) -> usize {
     longest_answer(rows, message_bytes_max).min(cut)
 }
 
-/// Roughly how long the answer will be; a little more as a rule, so that the buffer need not grow.
+/// The approximate length of the answer; usually a little more, so that the buffer need not grow.
 pub(crate) fn estimate_size(page: &Page, include_data: bool) -> usize {
     estimate_rows_size(page.rows(), include_data)
 }
@@ -39,13 +39,13 @@ fn estimate_rows_size<'a>(rows: impl Iterator<Item = Row<'a>>, include_data: boo
     ANSWER_BYTES + rows.map(size).sum::<usize>()
 }
 
-/// Roughly how long an entry with data will be.
+/// The approximate length of an entry with data.
 pub(crate) fn estimate_row_size(row: &Row<'_>) -> usize {
     row.body.len() / 3 * 4 + row.topic.len() + row.channel.len() + ENTRY_BYTES
 }
 
 /// A page as nwaku answers a store query: `message` and `pubsubTopic` only with data, the cursor only when more remain. A page
-/// that would become too long is cut, so that more remain.
+/// that would become too long is cut, and more remain then.
 pub(crate) fn write_answer(page: &Page, include_data: bool, direction: Direction) -> Vec<u8> {
     let mut rows: Vec<Row<'_>> = page.rows().collect();
     let cut_at = store::cut(&mut rows, direction);
@@ -73,11 +73,11 @@ fn write_answer_end(next: Option<MessageHash>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// The answer of another node's store has something in it that is no hash or no message.
+/// The answer of another node's store contains an invalid hash or message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The answer of another node's store, in the shape of our own.
+/// The answer of another node's store, in the format of our own.
 pub(crate) fn write_remote_answer(
     answer: &StoreQueryResponse,
     include_data: bool,
@@ -95,7 +95,7 @@ pub(crate) fn write_remote_answer(
     Ok(out)
 }
 
-/// Roughly how long the entries of another node's answer will be.
+/// The approximate length of the entries of another node's answer.
 pub(crate) fn remote_size(answer: &StoreQueryResponse) -> usize {
     let len = |entry: &KeyValue| entry.message.as_ref().map_or(0, |message| message.len() / 3 * 4);
     answer.messages.iter().map(|entry| len(entry) + ENTRY_BYTES).sum()
@@ -122,7 +122,7 @@ fn read_hash(bytes: &[u8]) -> Result<MessageHash, Malformed> {
     bytes.try_into().map(MessageHash).map_err(|_| Malformed)
 }
 
-/// Roughly how long messages will be as JSON.
+/// The approximate length of messages as JSON.
 pub(crate) fn estimate_messages_size(events: &[Arc<Event>]) -> usize {
     let len = |event: &Arc<Event>| event.body.len() / 3 * 4 + event.topic.len() + ENTRY_BYTES;
     events.iter().map(len).sum()
@@ -133,7 +133,7 @@ pub(crate) fn write_messages(events: &[Arc<Event>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + estimate_messages_size(events));
     out.push(b'[');
     for event in events {
-        // Nothing arrives that is no message; were there such a thing, it would have nothing to show.
+        // Every message that arrives can be decoded; one that could not would have nothing to show.
         let Ok(view) = WakuMessageView::parse(&event.body) else { continue };
         if out.len() > 1 {
             out.push(b',');
@@ -154,8 +154,8 @@ fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(br#""}"#);
 }
 
-/// One message of an export: an entry of an answer, but for a version that the message does not have, so that an import makes
-/// the same message of it.
+/// One message of an export: an entry of an answer, except that an absent version stays absent, so that an import creates the
+/// same message.
 pub(crate) fn write_export_entry(row: &Row<'_>, out: &mut Vec<u8>) {
     write_full_entry(row, &message_of(row), out);
 }
@@ -176,7 +176,7 @@ fn with_version(mut message: WakuMessageView<'_>) -> WakuMessageView<'_> {
     message
 }
 
-/// One message of a live stream: a message as relay's routes show it, and beside its own fields where it was sent and its hash.
+/// One message of a live stream: as in relay's routes, with its pubsub topic and hash in addition.
 pub(crate) fn write_row(row: &Row<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(estimate_row_size(row));
     write_message(&with_version(message_of(row)), row.timestamp.nanos(), &mut out);
@@ -189,7 +189,7 @@ pub(crate) fn write_row(row: &Row<'_>) -> Vec<u8> {
     out
 }
 
-/// The same of a message that has just arrived.
+/// The same for a message that has just arrived.
 pub(crate) fn write_event(event: &Event) -> Vec<u8> {
     write_row(&Row {
         message_hash: event.message_hash,
@@ -200,7 +200,7 @@ pub(crate) fn write_event(event: &Event) -> Vec<u8> {
     })
 }
 
-/// A message; `timestamp` is shown when it has none of its own.
+/// A message; `timestamp` is shown if it has none.
 fn write_message(view: &WakuMessageView<'_>, timestamp: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"payload":"#);
     write_base64(view.payload, out);
@@ -228,8 +228,8 @@ fn write_message(view: &WakuMessageView<'_>, timestamp: i64, out: &mut Vec<u8>) 
 
 /// The row's body as a message.
 ///
-/// Another door may have stored something else there. Such a row is served as a message whose payload is the whole body
-/// and whose topic and timestamp are the row's, so that nothing in the archive is out of reach or breaks a page.
+/// Another door may have stored something else there. Such a row is served as a message whose payload is the whole body and whose
+/// topic and timestamp are the row's, so that everything in the archive is accessible and nothing breaks a page.
 fn message_of<'a>(row: &Row<'a>) -> WakuMessageView<'a> {
     let view = WakuMessageView::parse(row.body).ok();
     if let Some(view) = view.filter(|view| view.content_topic == row.topic) {
@@ -284,7 +284,7 @@ fn write_number(number: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.last_chunk::<20>().and_then(|all| all.get(20 - len..)).unwrap_or_default());
 }
 
-/// A text in quotes, escaped as RFC 8259 §7 asks: quotes, backslashes and control characters.
+/// A text in quotes, escaped as RFC 8259 §7 requires: quotes, backslashes and control characters.
 fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let mut rest = text.as_bytes();

@@ -1,5 +1,4 @@
-//! Lightpush: a client has a message published without choosing how. This node itself is the service, as it is for its
-//! peers.
+//! Lightpush: a client publishes a message by a service node. This node itself is the service, as it is for its peers.
 
 use std::sync::Arc;
 
@@ -27,8 +26,8 @@ use crate::{
 
 /// `POST /lightpush/v3/message`, answered in JSON also when the message is refused.
 ///
-/// A message that nobody is there to relay to was archived all the same, so it is answered with 200 and a count of 0. Only an
-/// ephemeral one that nobody is there to get is refused, as it is by libp2p.
+/// A message for which there are no relay peers was archived anyway, so it is answered with 200 and a count of 0. Only an
+/// ephemeral message that nobody would receive is refused, as by libp2p.
 pub(crate) async fn push(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
     let (status, answer) = match take(&app, request).await {
         Ok(published) => {
@@ -61,14 +60,14 @@ async fn take(app: &App, request: Request<Body>) -> Result<Published, Refusal> {
     Ok(published)
 }
 
-/// `19/WAKU2-LIGHTPUSH` has a status of its own, 421, for pubsub topics that the service does not serve.
+/// `19/WAKU2-LIGHTPUSH` has a separate status, 421, for pubsub topics that the service does not serve.
 fn refusal_of_topic(invalid: Invalid) -> Refusal {
     let is_not_served = matches!(invalid.problem, Problem::NotServed(_));
     let refusal = Refusal::from(invalid);
     if is_not_served { Refusal { status: StatusCode::MISDIRECTED_REQUEST, ..refusal } } else { refusal }
 }
 
-/// The message and where it goes: without a pubsub topic, to the shard of its content topic.
+/// The message and its pubsub topic: if none is named, the shard of its content topic.
 fn read(app: &App, json: &[u8]) -> Result<(String, WakuMessage), Refusal> {
     let mut push = Object::read(json, "a push as a JSON object")?;
     let pubsub_topic: Option<String> = push.take("pubsubTopic")?;

@@ -1,4 +1,4 @@
-//! What the REST interface counts.
+//! The metrics of the REST interface.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -8,7 +8,7 @@ use prometheus_client::{
 
 use super::live::LiveMetrics;
 
-/// What the REST interface counts beside requests and connections. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of the REST interface besides requests and connections. Cloning shares the counts; unregistered metrics are not exported.
 #[derive(Clone, Debug, Default)]
 pub struct RestMetrics {
     pub(crate) cache: CacheMetrics,
@@ -16,7 +16,7 @@ pub struct RestMetrics {
 }
 
 impl RestMetrics {
-    /// Makes the metrics visible in `registry` as `restante_rest_...`.
+    /// Registers the metrics in `registry` as `restante_rest_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_rest");
         self.cache.register(registry);
@@ -24,7 +24,7 @@ impl RestMetrics {
     }
 }
 
-/// What is counted of messages that wait until clients fetch them.
+/// The metrics of messages that wait until clients fetch them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CacheMetrics {
     subscriptions: Gauge,
@@ -38,12 +38,12 @@ struct DropLabel {
     reason: &'static str,
 }
 
-/// Why a message is dropped before anybody has fetched it.
+/// Why a message is dropped before it was fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// Its subscription has as many as it may have.
+    /// The queue of its subscription is full.
     Full,
-    /// All together take as much memory as they may take.
+    /// The memory for all waiting messages is used up.
     Memory,
 }
 
@@ -63,7 +63,7 @@ impl CacheMetrics {
         let messages = self.messages.clone();
         registry.register("cached_messages", "Messages that wait until a client fetches them", messages);
         registry.register("cached_bytes", "What the messages that wait take", self.bytes.clone());
-        // Both reasons are there from the start, so that the first of each is an increase.
+        // Both label values exist from the start, so that the first of each is an increase.
         for reason in [DropReason::Full, DropReason::Memory] {
             let _ = self.dropped.get_or_create(&DropLabel { reason: reason.as_str() });
         }

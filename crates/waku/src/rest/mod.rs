@@ -1,8 +1,8 @@
-//! The REST door: nwaku's paths and JSON, and beyond them bloom queries, queries as JSON bodies and exports.
+//! The REST door: nwaku's paths and JSON, and in addition bloom queries, queries as JSON bodies and exports.
 //!
-//! A message travels JSON -> wire bytes -> [`Intake::publish`](crate::intake::Intake::publish), and is answered when it is
-//! durable. A page travels from the archive's buffers into one JSON buffer. What clients have subscribed to waits in the
-//! [`MessageCache`] until they fetch it. Every route is described in `openapi.json`.
+//! A message is converted from JSON to wire bytes, passed to [`Intake::publish`](crate::intake::Intake::publish), and answered
+//! when it is durable. A page is written from the archive's buffers into one JSON buffer. The messages of clients' subscriptions
+//! wait in the [`MessageCache`] until they are fetched. Every route is described in `openapi.json`.
 
 mod about;
 mod cache;
@@ -48,56 +48,56 @@ use crate::{
     validate::Rules,
 };
 
-/// What a published message's JSON may have beside its payload: topic, meta, proof, names and fields that are ignored.
+/// The most bytes of a published message's JSON besides its payload: topic, meta, proof, names and ignored fields.
 const PUBLISH_EXTRA_BYTES: usize = 32 << 10;
-/// Exports at once: each holds pages and chunks for as long as its client reads.
+/// The most concurrent exports: each holds pages and chunks for as long as its client reads.
 const EXPORTS_MAX: usize = 16;
-/// Long JSON queries at once: each takes many times its body's 4 MiB while it is worked on.
+/// The most concurrent long JSON queries: each takes many times its body's 4 MiB while it is processed.
 const LONG_QUERIES_MAX: usize = 16;
-/// Queries at once that other nodes answer: what a peer answers is held twice while it is written as JSON.
+/// The most concurrent queries to other nodes: a peer's answer is in memory twice while it is written as JSON.
 const REMOTE_QUERIES_MAX: usize = 16;
 
-/// The settings of the REST door. Which messages are taken is not among them: that is the same for every way in, see
+/// The settings of the REST door. Which messages are accepted is not among them: that is the same for all protocols, see
 /// [`Intake::rules`](crate::intake::Intake::rules).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestConfig {
-    /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Every client
-    /// that can connect is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
-    /// those who know it.
+    /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Every client that can
+    /// connect is then trusted with both; nwaku's `--rest-admin`. With a token the routes exist without this setting, for clients
+    /// that know it.
     pub admin: bool,
     /// Whether there is a console page.
     pub console: ConsolePage,
-    /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
+    /// The most messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
     /// `--rest-relay-cache-capacity`.
     pub relay_cache_messages: NonZero<usize>,
-    /// Connections at once. One more closes the one that has waited longest for a request, or waits while all are in use.
+    /// The most connections. One more closes the one that has waited longest for a request, or waits while all are in use.
     pub connections_max: NonZero<usize>,
-    /// Connections of one address at once, an IPv6 network of 64 bits counting as one; those of loopback are not counted. One more
-    /// closes the address' own that has waited longest for a request, or is closed while all are in use.
+    /// The most connections of one address, where an IPv6 network of 64 bits counts as one address and loopback is not limited.
+    /// One more closes the address' own connection that has waited longest for a request, or is closed while all are in use.
     pub connections_per_address_max: NonZero<usize>,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
     pub header_timeout_ms: NonZero<u64>,
-    /// How long requests that were begun may take after the server began to stop; then their connections are cut.
+    /// How long requests in progress may take after the server began to stop; then their connections are cut off.
     #[serde(skip, default = "default_stop_timeout_ms")]
     pub stop_timeout_ms: u64,
-    /// How long a request may take, from its head to the head of its answer (relaying a published message not counted, which has
-    /// two seconds of its own), and how long a client may take for every 64 KiB of an answer. A running export is not cut.
+    /// How long a request may take, from its head to the head of its answer (without relaying a published message, which may take
+    /// two more seconds), and how long a client may take for every 64 KiB of an answer. A running export is not cut off.
     pub request_timeout_ms: NonZero<u64>,
-    /// Requests worked on at once; further ones are answered 503.
+    /// The most concurrent requests; further ones are answered 503.
     pub requests_max: NonZero<usize>,
-    /// Live streams at once; further ones are answered 503. Each takes a connection, too.
+    /// The most live streams; further ones are answered 503. Each takes a connection, too.
     pub live_streams_max: NonZero<usize>,
-    /// Messages that wait for one live stream. Beyond them the stream ends, and the client can resume from its cursor.
+    /// The most messages that wait for one live stream. Beyond them the stream ends, and the client can resume from its cursor.
     pub live_queue_messages: NonZero<usize>,
-    /// Bytes of messages that wait for one live stream.
+    /// The most bytes of messages that wait for one live stream.
     pub live_queue_bytes: NonZero<usize>,
-    /// Whose pages may read live streams, beside those of `origins`.
+    /// The origins of pages that may read live streams, besides those of `origins`.
     #[serde(with = "settings::texts")]
     pub live_origins: Vec<PageOrigin>,
-    /// The hosts that requests may name on loopback without a token, beside loopback's own.
+    /// The hosts that requests on loopback may name without a token, besides loopback's own.
     #[serde(with = "settings::texts")]
     pub hosts: Vec<HostName>,
-    /// Whose pages may use the door from a browser, beside its own.
+    /// The origins of pages that may use the door from a browser, besides its own.
     #[serde(with = "settings::texts")]
     pub origins: Vec<PageOrigin>,
 }
@@ -128,7 +128,7 @@ impl Default for RestConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsolePage {
-    /// Where only operators pass: see [`OperatorGuard::is_safe`].
+    /// Where only operators have access: see [`OperatorGuard::is_safe`].
     Auto,
     /// Nowhere.
     Off,
@@ -139,7 +139,7 @@ fn default_stop_timeout_ms() -> u64 {
 }
 
 impl RestConfig {
-    /// The bounds of the door's listener.
+    /// The limits of the door's listener.
     pub fn limits(&self) -> Limits {
         Limits {
             connections_max: self.connections_max.get(),
@@ -160,7 +160,7 @@ impl RestConfig {
         }
     }
 
-    /// The bounds of the server on the listener.
+    /// The limits of the HTTP server on the listener.
     pub fn server_limits(&self) -> ServerLimits {
         ServerLimits {
             header_timeout: Duration::from_millis(self.header_timeout_ms.get()),
@@ -171,30 +171,30 @@ impl RestConfig {
     }
 }
 
-/// What the REST interface works with.
+/// What the REST interface uses.
 #[derive(Clone)]
 pub struct Rest {
-    /// The way in, the node, and which services it offers.
+    /// The intake, the node, and its services.
     pub waku: Waku,
-    /// Where messages wait for clients; one of the listeners of `waku`.
+    /// Messages that wait for clients; one of the listeners of `waku`.
     pub cache: Arc<MessageCache>,
-    /// Where history comes from.
+    /// The archive that is queried.
     pub archive: Arc<dyn Archive>,
     /// Whether the archive works.
     pub health: Arc<ArchiveHealth>,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Arc<dyn Clock>,
     /// The settings.
     pub config: RestConfig,
-    /// For whom the node dials.
+    /// Clients for which the node dials.
     pub operators: Arc<OperatorGuard>,
-    /// What is counted.
+    /// The metrics of the REST interface.
     pub metrics: RestMetrics,
-    /// What the node and its services count.
+    /// The metrics of the node and its services.
     pub waku_metrics: WakuMetrics,
     /// Memory for answers.
     pub memory: Arc<MemoryBudget>,
-    /// For requests that ask the archive. Acquired once the body is there, so that slow senders hold none.
+    /// Permits for requests that query the archive. Acquired once the body has arrived, so that slow senders hold none.
     pub permits: Permits,
     /// The server's version.
     pub version: &'static str,
@@ -203,7 +203,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// What the listener has for operators.
+    /// What the listener offers to operators.
     pub fn offer(&self) -> Offer {
         let RestConfig { admin, console, .. } = self.config;
         let console = console == ConsolePage::Auto && self.operators.is_safe();
@@ -217,14 +217,14 @@ impl fmt::Debug for Rest {
     }
 }
 
-/// What handlers share: what they work with, and what bounds their work.
+/// What handlers share: what they use, and what bounds their work.
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
     pub(crate) archive: Arc<dyn Archive>,
     pub(crate) permits: Permits,
     pub(crate) long_queries: Permits,
     pub(crate) remote_queries: Permits,
-    /// For exports, each for as long as it runs.
+    /// Permits for exports, each held for as long as the export runs.
     pub(crate) exports: Permits,
     /// Held by the one report to an operator that is being written.
     pub(crate) reports: Arc<Semaphore>,
@@ -253,12 +253,12 @@ impl App {
         }
     }
 
-    /// Which messages are taken.
+    /// Which messages are accepted.
     pub(crate) fn rules(&self) -> &Rules {
         self.rest.waku.intake.rules()
     }
 
-    /// The node, for what can't be done without one.
+    /// The node, or a refusal if there is none.
     pub(crate) fn node(&self) -> Result<&Node, Refusal> {
         self.rest.waku.node.as_ref().ok_or(Refusal::unavailable("this server has no node"))
     }
@@ -268,12 +268,12 @@ impl App {
         self.rest.waku.node.as_ref().map(Node::peers).unwrap_or_default()
     }
 
-    /// Whether the node is to relay a pubsub topic: it is configured to, or a client has subscribed to it.
+    /// Whether the node should relay a pubsub topic: it is configured to, or a client has subscribed.
     pub(crate) fn wants(&self, topic: &str) -> bool {
         self.configured_topics.iter().any(|configured| configured == topic) || self.rest.cache.wants(topic)
     }
 
-    /// When a request that begins now must be answered.
+    /// The deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.rest.config.request_timeout_ms.get())
     }
@@ -284,7 +284,7 @@ impl App {
     }
 }
 
-/// Begins to keep messages of the topics that the node relays from the start: nwaku's clients fetch them without asking first.
+/// Begins to store messages of the topics that the node relays from the start: nwaku's clients fetch them without subscribing.
 fn keep_messages_of(topics: &[String], cache: &MessageCache) {
     let kept = cache.keep(topics);
     if kept < topics.len() {
@@ -292,7 +292,7 @@ fn keep_messages_of(topics: &[String], cache: &MessageCache) {
     }
 }
 
-/// The Waku door as the server sees it.
+/// The Waku door, for the server.
 pub struct WakuDoor(Arc<App>);
 
 impl fmt::Debug for WakuDoor {
@@ -349,7 +349,7 @@ fn routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     all
 }
 
-/// What the console asks for, and what the node lets operators see and do.
+/// The routes of the console, and those on which operators inspect and control the node.
 fn operator_routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     let mut all = history_routes();
     if offer.console {
@@ -436,7 +436,7 @@ fn peer_routes() -> Vec<Route<Arc<App>>> {
     routes.into_iter().map(|route| route.with_audience(Audience::Operators)).collect()
 }
 
-/// Feeds bytes to both parsers of store queries and checks that what they let through is bounded.
+/// Feeds bytes to both parsers of store queries and checks that accepted queries are bounded.
 #[doc(hidden)]
 pub fn fuzz_store_query(bytes: &[u8]) {
     let from_json = store::StoreQuery::from_json(bytes);

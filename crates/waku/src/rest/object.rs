@@ -14,12 +14,12 @@ use restante_http::{Refusal, describe_json_error};
 #[derive(Debug)]
 pub(crate) struct Object {
     fields: Map<String, Value>,
-    /// What precedes the names of fields in errors: the name of the field that this object is in.
+    /// The prefix of field names in errors: the name of the field that contains this object.
     path: String,
 }
 
 impl Object {
-    /// Reads an object; `what` it stands for is named when there is something else.
+    /// Parses an object; `what` names the object in the error when the JSON is something else.
     pub(crate) fn read(json: &[u8], what: &'static str) -> Result<Self, Refusal> {
         let mut deserializer = Deserializer::from_slice(json);
         let read = deserializer.deserialize_map(ObjectVisitor(what));
@@ -28,7 +28,7 @@ impl Object {
         Ok(Self { fields, path: String::new() })
     }
 
-    /// The value of a field; none when it is not there or null.
+    /// Removes and returns the value of a field; none when it is absent or null.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, Refusal> {
         let value = self.fields.remove(field).unwrap_or_default();
         serde_json::from_value(value).map_err(|error| {
@@ -36,7 +36,7 @@ impl Object {
         })
     }
 
-    /// The object in a field.
+    /// Removes and returns the object in a field.
     pub(crate) fn take_object(&mut self, field: &str) -> Result<Option<Self>, Refusal> {
         let path = format!("{field}: ");
         Ok(self.take(field)?.map(|fields| Self { fields, path }))

@@ -1,4 +1,4 @@
-//! The peers, for operators, because a client that may ask here can make the node dial any address.
+//! Routes on peers, only for operators: a client of these routes can make the node dial any address.
 
 use std::{collections::BTreeMap, io, str::FromStr, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     node::{Node, PeerAddress, PeerInfo, with_peer_id},
 };
 
-/// Addresses in one request to connect.
+/// The most addresses in one request to connect.
 const ADDRESSES_MAX: usize = 32;
 /// The longest request to connect.
 const ADDRESSES_BYTES_MAX: usize = 32 << 10;
@@ -30,7 +30,7 @@ const REPORT_BYTES_MAX: usize = 64 << 20;
 
 /// Relay's protocol, `11/WAKU2-RELAY`.
 const RELAY_ID: &str = "/vac/waku/relay/2.0.0";
-/// The protocols by which a peer is of service.
+/// The protocols of a peer's services.
 const SERVICE_IDS: [&str; 6] = [
     RELAY_ID,
     rpc::filter::SUBSCRIBE_ID,
@@ -40,8 +40,8 @@ const SERVICE_IDS: [&str; 6] = [
     rpc::peer_exchange::ID,
 ];
 
-/// Writes a report on the blocking pool, because there may be much to tell, and one after the other: what a report takes while it
-/// is written is nowhere else counted.
+/// Writes a report on the blocking pool, because it may be long, and one report at a time: its memory is not counted elsewhere
+/// while it is written.
 async fn report(
     app: Arc<App>,
     write: impl FnOnce(&App) -> Result<Vec<u8>, Refusal> + Send + 'static,
@@ -58,7 +58,7 @@ async fn report(
     Ok(reply::json(memory.hold(json)))
 }
 
-/// A report as JSON, up to what a report may take.
+/// Writes a report as JSON, up to [`REPORT_BYTES_MAX`].
 fn written(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
     let mut bounded = Bounded { json: Vec::new(), bytes_max: REPORT_BYTES_MAX };
     match serde_json::to_writer(&mut bounded, report) {
@@ -67,7 +67,7 @@ fn written(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// Takes what is written until it is too much.
+/// Collects written bytes up to a limit.
 struct Bounded {
     json: Vec<u8>,
     bytes_max: usize,
@@ -92,7 +92,7 @@ pub(crate) async fn peers(State(app): State<Arc<App>>) -> Result<Response, Refus
     report(app, |app| shown(&app.peers())).await
 }
 
-/// `GET /admin/v1/peers/service`: those that offer a service, with their services only.
+/// `GET /admin/v1/peers/service`: peers that offer a service, with only their services.
 pub(crate) async fn service_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     report(app, |app| {
         let mut peers = app.peers();
@@ -125,7 +125,7 @@ pub(crate) async fn connected_on(State(app): State<Arc<App>>, uri: Uri) -> Resul
     .await
 }
 
-/// `GET /admin/v1/peers/relay`: who follows which of the shards that this node relays.
+/// `GET /admin/v1/peers/relay`: the followers of each shard that this node relays.
 pub(crate) async fn relay_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     report(app, |app| by_shard(app, Follows::Topic)).await
 }
@@ -136,7 +136,7 @@ pub(crate) async fn relay_peers_on(State(app): State<Arc<App>>, uri: Uri) -> Res
     report(app, move |app| on_shard(app, shard, Follows::Topic)).await
 }
 
-/// `GET /admin/v1/peers/mesh`: who is in the mesh of which shard.
+/// `GET /admin/v1/peers/mesh`: the peers in the mesh of each shard.
 pub(crate) async fn mesh_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     report(app, |app| by_shard(app, Follows::InMesh)).await
 }
@@ -174,7 +174,7 @@ fn count(peers: &[PeerInfo], topics: &[String]) -> Value {
     })
 }
 
-/// `POST /admin/v1/peers`: connects to all of a list of addresses, each with its peer id.
+/// `POST /admin/v1/peers`: connects to each address in a list, which include the peer ids.
 pub(crate) async fn connect(
     State(app): State<Arc<App>>,
     request: Request<Body>,
@@ -204,7 +204,7 @@ pub(crate) async fn connect(
     Ok(reply::text("OK"))
 }
 
-/// `GET /admin/v1/filter/subscriptions`: which peers have subscribed to what.
+/// `GET /admin/v1/filter/subscriptions`: the filter subscriptions of peers.
 pub(crate) async fn filter_subscriptions(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     report(app, |app| {
         let Some(subscriptions) = app.rest.waku.filter_subscriptions() else {
@@ -219,9 +219,9 @@ pub(crate) async fn filter_subscriptions(State(app): State<Arc<App>>) -> Result<
 /// Which of a peer's pubsub topics count.
 #[derive(Clone, Copy)]
 enum Follows {
-    /// All that it follows.
+    /// All topics that it follows.
     Topic,
-    /// Those in whose mesh it is.
+    /// The topics for which it is in our mesh.
     InMesh,
 }
 
@@ -243,8 +243,8 @@ fn by_shard(app: &App, follows: Follows) -> Result<Vec<u8>, Refusal> {
     written(&shown.collect::<Vec<ShownShard<'_>>>())
 }
 
-/// The peers of one of the shards that this node relays; of another there are none. A number that it relays in several clusters
-/// stands for the first of them.
+/// The peers of one of the shards that this node relays; none for another shard. A number that it relays in several clusters
+/// means the first of them.
 fn on_shard(app: &App, asked: u16, follows: Follows) -> Result<Vec<u8>, Refusal> {
     let node = relaying(app)?;
     let relayed = shards_relayed(&node.topics());
@@ -285,7 +285,7 @@ fn counts_by_shard(peers: &[PeerInfo], topics: &[String], follows: Follows) -> V
     Value::Object(counts)
 }
 
-/// The pubsub topics that are shards, with the shard.
+/// The shards among pubsub topics, each with its topic.
 fn shards_relayed(topics: &[String]) -> Vec<(u16, String)> {
     let mut shards: Vec<(u16, String)> =
         topics.iter().filter_map(|topic| Some((shard_number(topic)?, topic.clone()))).collect();
@@ -309,7 +309,7 @@ fn shown(peers: &[PeerInfo]) -> Result<Vec<u8>, Refusal> {
     written(&peers.iter().map(show).collect::<Vec<ShownPeer<'_>>>())
 }
 
-/// A peer in nwaku's words.
+/// A peer in nwaku's format.
 #[derive(Serialize)]
 struct ShownPeer<'p> {
     multiaddr: String,

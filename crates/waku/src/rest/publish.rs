@@ -16,8 +16,8 @@ use crate::{
 
 /// `POST /relay/v1/messages/{pubsubTopic}`
 ///
-/// nwaku takes messages only for topics that the node relays. Here a topic that is well-formed and served is enough: the
-/// message is archived whether or not anybody is there to relay it to.
+/// nwaku accepts messages only for topics that the node relays. Here a topic that is well-formed and served is enough: the
+/// message is archived whether or not there are relay peers.
 pub(crate) async fn publish(
     State(app): State<Arc<App>>,
     request: Request<axum::body::Body>,
@@ -44,7 +44,7 @@ pub(crate) async fn publish_auto(
     Ok(reply::text("OK"))
 }
 
-/// Has a message archived, relayed and handed to those who are here. When this returns it is durable.
+/// Archives a message, relays it and delivers it to subscribers. When this returns it is durable.
 pub(crate) async fn take(
     app: &App,
     pubsub_topic: &str,
@@ -54,7 +54,7 @@ pub(crate) async fn take(
     let _permit = app.permits.acquire()?;
     let is_archived = message.ephemeral != Some(true); // 14/WAKU2-MESSAGE: ephemeral ones are not
     let taken = app.rest.waku.intake.publish(pubsub_topic, message.to_wire());
-    // What is archived in time may still be on its way into the node's queues: the archive is not to blame for that.
+    // A message that was archived in time may still be on its way into the node's queues: that is not a failure of the archive.
     let Ok(taken) = timeout_at(deadline + RELAY_TIMEOUT, taken).await else {
         if is_archived {
             app.rest.health.note_append(false);
@@ -86,7 +86,7 @@ fn read(json: &[u8]) -> Result<Object, Refusal> {
     Object::read(json, "a message as a JSON object")
 }
 
-/// The message as nwaku's REST interface means it. The payload and the content topic are required.
+/// Converts a message of nwaku's REST interface. The payload and the content topic are required.
 pub(crate) fn message_of(mut fields: Object, now: Timestamp) -> Result<WakuMessage, Refusal> {
     let payload: Option<String> = fields.take("payload")?;
     let content_topic: Option<String> = fields.take("contentTopic")?;

@@ -1,4 +1,4 @@
-//! Refusals of what the archive and the rules for messages don't allow.
+//! Refusals by the archive and by the rules for messages.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use restante_http::Refusal;
 
 use crate::validate::{Invalid, Problem};
 
-/// 503: the archive takes too long.
+/// 503: the archive did not answer in time.
 pub(crate) const fn late() -> Refusal {
     Refusal::unavailable("the archive did not answer in time: try again later")
 }
 
-/// The refusal of a query that the archive could not answer.
+/// The refusal of a query that failed.
 pub(crate) fn of_query(error: &Error) -> Refusal {
     match error.kind() {
         ErrorKind::NotFound => Refusal::field("cursor", "no message with this hash is archived"),
@@ -22,7 +22,7 @@ pub(crate) fn of_query(error: &Error) -> Refusal {
     }
 }
 
-/// The one table from kinds of the archive's errors to statuses. The texts are fixed: those of the errors name files, for operators.
+/// The only table from the kinds of archive errors to statuses. The texts are fixed: those of the errors name files, for operators.
 pub(crate) fn of_kind(kind: ErrorKind) -> Refusal {
     let (status, text) = match kind {
         ErrorKind::Invalid => {

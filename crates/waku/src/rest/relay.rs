@@ -1,4 +1,4 @@
-//! Relay subscriptions, by pubsub topic and (auto) by content topic, and the messages that came by them.
+//! Relay subscriptions, by pubsub topic and (auto) by content topic, and the messages received by them.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(crate) async fn messages_auto(State(app): State<Arc<App>>, uri: Uri) -> Resu
     fetch(&app, &Feed::Auto(topics::topics_of(&app, None, &content_topic)?)).await
 }
 
-/// What a list of topics in a request stands for.
+/// The feeds for a list of topics in a request.
 type FeedsOf = fn(&App, &[String]) -> Result<Vec<Feed>, Refusal>;
 
 fn relay_feeds(app: &App, topics: &[String]) -> Result<Vec<Feed>, Refusal> {

@@ -1,4 +1,4 @@
-//! Store queries that another node is to answer: those with a `peerAddr`.
+//! Store queries that another node should answer: those with a `peerAddr`.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     store::{StoreClient, StoreClientError},
 };
 
-/// How long another node may take, to be reached and to answer: as long as nwaku waits.
+/// How long connecting to another node and its answer may take: as long as nwaku waits.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether the node may dial for a request: for who may have it connect to peers by `/admin/v1/peers` as well.
+/// Whether the node may dial for a request: only for clients that may also make it connect to peers by `/admin/v1/peers`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MayDial(bool);
 
@@ -36,7 +36,7 @@ impl FromRequestParts<Arc<App>> for MayDial {
     }
 }
 
-/// Has another node answer a query.
+/// Queries another node and returns its answer.
 pub(crate) async fn answer(
     app: &App,
     to: &PeerAddress,
@@ -75,10 +75,10 @@ async fn ask(
     client.query(to.peer, request).await.map_err(|error| refusal_of(&error))
 }
 
-/// Sees to it that the peer is connected.
+/// Makes sure that the peer is connected.
 ///
-/// nwaku dials any address that the request names. Then any client could make this server connect to any host of its network,
-/// so clients other than operators may query only connected peers, whatever their address.
+/// nwaku dials any address in a request. With that, any client could make this server connect to any host of its network, so
+/// clients other than operators may query only connected peers, at any address.
 async fn reach(node: &Node, to: &PeerAddress, may_dial: MayDial) -> Result<(), Refusal> {
     if node.is_connected(to.peer) {
         return Ok(());
@@ -121,7 +121,7 @@ fn bad_gateway(text: String) -> Refusal {
     Refusal { status: StatusCode::BAD_GATEWAY, ..Refusal::invalid(text) }
 }
 
-/// The query as the protocol has it, which knows no bloom filters.
+/// The query in the protocol's format, which has no bloom filters.
 fn request_of(asked: &StoreQuery) -> Result<StoreQueryRequest, Refusal> {
     let query: &Query = &asked.query;
     let content_topics = match &query.topics {
@@ -130,7 +130,7 @@ fn request_of(asked: &StoreQuery) -> Result<StoreQueryRequest, Refusal> {
         Topics::Bloom(_) => return Err(Refusal::field("bloom", "does not go together with peerAddr")),
     };
     Ok(StoreQueryRequest {
-        request_id: String::new(), // the client gives it one
+        request_id: String::new(), // the client assigns one
         include_data: asked.include_data,
         pubsub_topic: query.channel.clone(),
         content_topics,

@@ -1,4 +1,4 @@
-//! What the door reports of itself: its health, and what the console shows of it.
+//! The door's reports about itself: its health, and the facts for the console.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use super::App;
 use crate::node::{Direction, Node};
 
-/// Names of agents, topics and addresses come from others: so many are shown, and so much of each.
+/// Names of agents, topics and addresses come from others: at most this many are shown, and at most this much of each.
 const AGENTS_MAX: usize = 8;
 const TOPICS_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 64;
 const NAME_CHARS_MAX: usize = 80;
 
-/// The components in nwaku's order. The door serves history without peers, and a network's first node has none: only the archive is
-/// vital.
+/// The components in nwaku's order. The door serves history without peers, and the first node of a network has none: only the
+/// archive is vital.
 pub(crate) async fn health(app: &App) -> Vec<ComponentHealth> {
     let mut components = vec![relay(app), app.rest.health.check("Store").await];
     let services = app.rest.waku.services;

@@ -1,7 +1,7 @@
-//! Searches content topics by how they begin.
+//! Searches content topics by prefix.
 //!
-//! No archive has topics in an order that would help here, so rows are read one after the other, without their bodies and up to a
-//! bound; the client continues from where a search stopped. The answer has hashes, and the store returns the messages.
+//! No archive sorts topics in an order that would help here, so rows are read one after the other, without their bodies and up to
+//! a limit; the client continues where a search stopped. The answer has hashes; the messages are fetched from the store.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use tokio::time::timeout_at;
 
 use super::{App, path, refusals, reply, reply::Refusal, store::Fields};
 
-/// The names that a search understands.
+/// The query names of a search.
 pub(crate) const SEARCH_NAMES: &[&str] =
     &[PREFIX_NAME, "pubsubTopic", "startTime", "endTime", "cursor", "ascending", "pageSize"];
 /// The name of the prefix.
 const PREFIX_NAME: &str = "contentTopicPrefix";
 
-/// Rows that are asked of the archive at once: about as many as are looked at in a few tenths of a millisecond.
+/// Rows per query to the archive: about as many as are checked in a few tenths of a millisecond.
 const ROWS_AT_ONCE: usize = 1_000;
-/// Rows that one search looks at: some tenths of a second on a slow machine.
+/// The most rows that one search checks: some tenths of a second on a slow machine.
 const ROWS_MAX: usize = 100_000;
 /// The longest prefix: no content topic of any use is longer.
 const PREFIX_BYTES_MAX: usize = 1_024;
@@ -59,18 +59,18 @@ fn prefix_in(text: &str) -> Result<String, Refusal> {
     Ok(prefix.into_owned())
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     /// In the direction of the query.
     hashes: Vec<MessageHash>,
-    /// Rows that were looked at.
+    /// The number of rows that were checked.
     looked: usize,
-    /// Where the next search goes on; `None` when all was looked at.
+    /// Where the next search continues; `None` when all rows were checked.
     next: Option<MessageHash>,
 }
 
-/// Looks at rows until enough are found, or enough were looked at.
+/// Checks rows until enough are found, or enough were checked.
 async fn look_through(archive: &dyn Archive, query: Query, prefix: &str) -> Result<Found, Error> {
     let (wanted, direction) = (query.limit, query.direction);
     let mut walk = Walk::new(Query { limit: ROWS_AT_ONCE, bodies: false, ..query });
@@ -92,7 +92,7 @@ async fn look_through(archive: &dyn Archive, query: Query, prefix: &str) -> Resu
     Ok(found)
 }
 
-/// Pages are ascending, whatever the query's direction is.
+/// Pages are ascending in either direction of the query.
 fn rows_in(direction: Direction, page: &Page) -> Vec<Row<'_>> {
     match direction {
         Direction::Forward => page.rows().collect(),

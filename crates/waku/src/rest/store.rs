@@ -29,7 +29,7 @@ use crate::{
     validate::Problem,
 };
 
-/// The names that a store query knows.
+/// The names in a store query.
 pub(crate) const STORE_NAMES: &[&str] = &[
     "peerAddr",
     "includeData",
@@ -43,7 +43,7 @@ pub(crate) const STORE_NAMES: &[&str] = &[
     "pageSize",
     "bloom",
 ];
-/// The names that an export knows.
+/// The names in an export's query.
 pub(crate) const EXPORT_NAMES: &[&str] =
     &["format", "pubsubTopic", "contentTopics", "startTime", "endTime", "ascending", "bloom"];
 
@@ -51,7 +51,7 @@ pub(crate) const EXPORT_NAMES: &[&str] =
 pub(crate) const QUERY_BYTES_MAX: usize = 4 << 20;
 /// A body up to this size is read without a permit for long ones.
 const SHORT_QUERY_BYTES: usize = 64 << 10;
-/// The most content topics of one query: what a body of the longest kind holds of topics of usual length.
+/// The most content topics of one query: as many of usual length as fit into the longest body.
 pub(crate) const CONTENT_TOPICS_MAX: usize = 100_000;
 
 /// `GET /store/v3/messages`
@@ -72,7 +72,7 @@ pub(crate) async fn post(
 ) -> Result<Response, Refusal> {
     let deadline = app.deadline();
     let body = request.into_body();
-    // Held until the answer is there, because a parsed query takes several times its body's memory.
+    // Held until the answer is complete, because a parsed query takes several times its body's memory.
     let _long = if body::is_at_most(&body, SHORT_QUERY_BYTES) || body::is_longer(&body, QUERY_BYTES_MAX) {
         None
     } else {
@@ -83,7 +83,7 @@ pub(crate) async fn post(
     answer(&app, asked, may_dial, deadline).await
 }
 
-/// Reads a query; a long one on the blocking pool, because reading it would hold up a worker.
+/// Parses a query; a long one on the blocking pool, because parsing it would block a worker.
 async fn read_json(json: Bytes) -> Result<StoreQuery, Refusal> {
     if json.len() <= SHORT_QUERY_BYTES {
         return StoreQuery::from_json(&json);
@@ -116,10 +116,10 @@ async fn answer(
     written.map(reply::json).map_err(|_| Refusal::internal())
 }
 
-/// What a client asks of the store.
+/// A client's store query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreQuery {
-    /// Who is to answer; this server itself without one.
+    /// The node that should answer; `None` for this server itself.
     pub(crate) peer: Option<PeerAddress>,
     pub(crate) include_data: bool,
     pub(crate) query: Query,
@@ -139,7 +139,7 @@ impl StoreQuery {
     }
 }
 
-/// The fields of a query as they are read, of all kinds of queries.
+/// The fields of a query as they are parsed, of all kinds of queries.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     names: &'static [&'static str],
@@ -157,13 +157,13 @@ pub(crate) struct Fields {
     format: Option<Format>,
 }
 
-/// How an export is written.
+/// The format of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// A JSON object per line.
     #[default]
     Ndjson,
-    /// `WakuMessageKeyValue`s, each after its length.
+    /// `WakuMessageKeyValue`s, each with a length prefix.
     Protobuf,
 }
 
@@ -172,7 +172,7 @@ impl Fields {
         Self { names, ..Self::default() }
     }
 
-    /// Reads `application/x-www-form-urlencoded`. A name that is not among `names` is refused: a slip in it would ask for
+    /// Parses `application/x-www-form-urlencoded`. A name that is not among `names` is refused: a typo in it would select
     /// everything.
     pub(crate) fn from_query_string(names: &'static [&'static str], text: &str) -> Result<Self, Refusal> {
         let mut fields = Self::new(names);
@@ -188,7 +188,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Sets a field from its text. An empty text counts as a field that is not there, as in nwaku.
+    /// Sets a field from its text. An empty text counts as an absent field, as in nwaku.
     fn set(&mut self, name: &str, text: &str) -> Result<(), Cow<'static, str>> {
         if text.is_empty() {
             return Ok(());
@@ -251,7 +251,7 @@ impl Fields {
         self.format.unwrap_or_default()
     }
 
-    /// The part that store queries and exports have in common. The end is exclusive, as `13/WAKU2-STORE` says.
+    /// The part that store queries and exports have in common. The end is exclusive, as in `13/WAKU2-STORE`.
     pub(crate) fn into_query(self) -> Result<Query, Refusal> {
         let topics = match (self.bloom, self.content_topics.is_empty()) {
             (None, true) => Topics::Any,
@@ -272,7 +272,7 @@ impl Fields {
     }
 }
 
-/// nwaku takes a time of 0 for one that is not there.
+/// Like nwaku, treats a time of 0 as absent.
 fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), Cow<'static, str>> {
     let time = parse_time(text)?;
     if time.nanos() != 0 {
@@ -281,7 +281,7 @@ fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), Cow<'static
     Ok(())
 }
 
-/// Reads nanoseconds since 1970. Numbers that must have been meant in another unit are refused.
+/// Parses nanoseconds since 1970. Numbers that are probably in another unit are refused.
 pub(crate) fn parse_time(text: &str) -> Result<Timestamp, Cow<'static, str>> {
     let nanos = text.parse().map_err(|_| "expected nanoseconds since 1970 as a whole number")?;
     match Problem::of_unit(Timestamp(nanos)) {
@@ -318,7 +318,7 @@ fn parse_format(text: &str) -> Result<Format, &'static str> {
     }
 }
 
-/// Reads the object of a JSON query into the fields.
+/// Parses the object of a JSON query into the fields.
 struct FieldsVisitor<'f>(&'f mut Fields);
 
 impl<'de> Visitor<'de> for FieldsVisitor<'_> {
@@ -340,7 +340,7 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     }
 }
 
-/// Reads the value of one field: numbers and booleans may be written as such or as texts, lists as arrays or with commas.
+/// Parses the value of one field: numbers and booleans may be written as such or as texts, lists as arrays or with commas.
 struct ValueSeed<'f> {
     fields: &'f mut Fields,
     name: &'f str,
@@ -373,7 +373,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(()) // null: not there
+        Ok(()) // null: absent
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
@@ -405,7 +405,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     }
 }
 
-/// The limits that hold for every query that was let through.
+/// The limits of every accepted query.
 pub(crate) fn assert_bounded(asked: &StoreQuery) {
     let query = &asked.query;
     assert!((1..=PAGE_ROWS_MAX as usize).contains(&query.limit), "a page has 1 to 100 rows");

@@ -1,4 +1,4 @@
-//! Subscriptions: which messages wait for REST clients, and which pubsub topics the node relays on their behalf.
+//! Subscriptions: which messages are stored for REST clients, and which pubsub topics the node relays for them.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::{
 };
 use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 
-/// Topics in one request, as in nwaku's filter service.
+/// The most topics in one request, as in nwaku's filter service.
 pub(crate) const TOPICS_MAX: usize = 100;
-/// The longest request about topics: room for as many topics as one may have, of several times the usual length.
+/// The longest request about topics: it fits the most topics at several times the usual length.
 const TOPICS_BYTES_MAX: usize = 64 << 10;
-/// How often subscriptions may change while the node follows one of them, before it is left to the next change.
+/// How often a subscription may change while the node applies it; after that the next change is left to apply it.
 const SETTLE_ROUNDS_MAX: usize = 8;
 
 /// The body of a request about topics.
@@ -31,7 +31,7 @@ pub(crate) async fn read_body(body: Body, deadline: Instant) -> Result<Bytes, Re
     body::read(body, TOPICS_BYTES_MAX, deadline).await
 }
 
-/// The topics of a request that is nothing but a JSON array of them.
+/// The topics of a request that consists of a JSON array of them.
 pub(crate) async fn read_list(body: Body, deadline: Instant) -> Result<Vec<String>, Refusal> {
     let json = read_body(body, deadline).await?;
     let topics: Vec<String> = serde_json::from_slice(&json).map_err(|error| Refusal::json(&error))?;
@@ -51,7 +51,7 @@ pub(crate) fn relay_feed(app: &App, pubsub_topic: &str) -> Result<Feed, Refusal>
     Ok(Feed::Relay(pubsub_topic.into()))
 }
 
-/// A content topic on the pubsub topic that is named or, when none is, on the one into which it falls.
+/// A content topic on the named pubsub topic or, when none is named, on that of its shard.
 pub(crate) fn topics_of(
     app: &App,
     pubsub_topic: Option<&str>,
@@ -70,7 +70,7 @@ pub(crate) fn topics_of(
     Ok(Topics { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into() })
 }
 
-/// Begins to keep messages for these feeds, and has the node relay their pubsub topics.
+/// Begins to store messages for these feeds, and makes the node relay their pubsub topics.
 pub(crate) async fn subscribe(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
     app.rest.cache.subscribe(feeds).map_err(|TooMany| {
         let text = format!("too many subscriptions: at most {FEEDS_MAX} at once; end some of them first");
@@ -79,16 +79,16 @@ pub(crate) async fn subscribe(app: &App, feeds: &[Feed], deadline: Instant) -> R
     settle(app, feeds, deadline).await
 }
 
-/// Ends to keep messages for these feeds, and returns how many of them there were. The node leaves pubsub topics that nobody
-/// wants any more, but for those that it is configured to relay: the archive must not miss messages because a client went.
+/// Stops storing messages for these feeds, and returns how many of them existed. The node stops relaying pubsub topics that no
+/// feed needs any more, except those that it is configured to relay: the archive must not miss messages because a client left.
 pub(crate) async fn unsubscribe(app: &App, feeds: &[Feed], deadline: Instant) -> Result<usize, Refusal> {
     let ended = app.rest.cache.unsubscribe(feeds);
     settle(app, feeds, deadline).await?;
     Ok(ended)
 }
 
-/// Brings the pubsub topics that the node relays in line with what is wanted. Done for subscriptions that were there
-/// already, too, so that repeating a request mends what a broken connection has left half done.
+/// Makes the node relay exactly the wanted ones among the feeds' pubsub topics. Also done for existing subscriptions, so that
+/// repeating a request completes what a broken connection left half done.
 async fn settle(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
     let mut topics: Vec<&str> = feeds.iter().map(|feed| &**feed.pubsub_topic()).collect();
     topics.sort_unstable();
@@ -112,15 +112,15 @@ async fn settle_topic(app: &App, topic: &str) {
         } else {
             node.unsubscribe(topic).await;
         }
-        // Another request may have changed what is wanted while this one waited for the node.
+        // Another request may have changed the subscriptions while this one waited for the node.
         if app.wants(topic) == is_wanted {
             return;
         }
     }
 }
 
-/// Messages that wait in the cache, as nwaku's REST interface shows them. There is room for them before they are taken, so that
-/// none is lost for want of it.
+/// The messages that wait in the cache, in the format of nwaku's REST interface. Memory for them is reserved before they are
+/// taken, so that none is lost for lack of it.
 pub(crate) async fn fetch(
     app: &App,
     fetch: impl FnOnce(&MessageCache) -> Option<Vec<Arc<Event>>>,

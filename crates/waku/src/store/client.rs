@@ -60,7 +60,7 @@ pub enum StoreClientError {
 }
 
 impl StoreClient {
-    /// A client that queries the peers of a node, and accepts messages up to the network's usual limit.
+    /// Creates a client that queries the peers of a node, and accepts messages up to the network's usual limit.
     pub fn new(node: Node) -> Self {
         Self { node, max_message_bytes: MESSAGE_BYTES_MAX, asked: Arc::default() }
     }

@@ -18,15 +18,15 @@ use crate::{
     validate::MESSAGE_BYTES_MAX,
 };
 
-/// The most content topics of one query. nwaku bounds them by 10, but only with a cursor; clients with many conversations send
+/// The most content topics of one query. nwaku limits them to 10, but only with a cursor; clients with many conversations send
 /// hundreds.
 const CONTENT_TOPICS_MAX: usize = 1_000;
 /// The most hashes of one query: ten full pages.
 const HASHES_MAX: usize = 1_000;
 /// The longest request: 1,000 hashes and 1,000 content topics of usual length.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
-/// A page ends with the row that would bring it above this, because js-waku reads no answer of more than 4 MiB (the
-/// default of `it-length-prefixed`). A page has one row at least, however long.
+/// A page ends before the row that would bring it above this, because js-waku reads no answer of more than 4 MiB (the default of
+/// `it-length-prefixed`). A page has at least one row, however long.
 pub(crate) const PAGE_BYTES_MAX: usize = 4_000_000;
 /// The bytes of a row in an answer besides its message and its pubsub topic: its hash, keys and lengths.
 const ROW_BYTES: usize = 64;
@@ -59,7 +59,7 @@ impl std::fmt::Debug for StoreService {
 }
 
 impl StoreService {
-    /// A service that answers from `archive`.
+    /// Creates a service that answers from `archive`.
     pub fn new(archive: Arc<dyn Archive>) -> Self {
         Self { archive }
     }

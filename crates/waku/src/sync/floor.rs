@@ -6,7 +6,7 @@ use restante_core::Timestamp;
 
 /// Finds the time from which this node's archive retains messages.
 ///
-/// For the time rule it follows from the clock. For the capacity and size rules it does not: an archive whose oldest message is
+/// For the time rule the clock determines it. For the capacity and size rules it does not: an archive whose oldest message is
 /// young may be full, or new. So the floor watches for a message that was archived and is gone: then these rules have begun to
 /// remove, and nothing older than the archive's oldest message is retained.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Floor {
         Self { retention, seen: Mutex::default() }
     }
 
-    /// Older messages would not be retained.
+    /// Finds the time before which messages would not be retained.
     ///
     /// # Errors
     /// When the archive does not answer.

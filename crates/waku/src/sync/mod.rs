@@ -70,7 +70,7 @@ pub struct SyncConfig {
 }
 
 impl Default for SyncConfig {
-    /// nwaku's: `--store-sync-interval`, `--store-sync-range`, the six hours of `--store-resume`, and the jitter of its relay.
+    /// nwaku's values: `--store-sync-interval`, `--store-sync-range`, the six hours of `--store-resume`, and the jitter of its relay.
     fn default() -> Self {
         Self {
             peers: Vec::new(),
@@ -121,7 +121,7 @@ struct Shared {
     progress: Option<Arc<ProgressFile>>,
     floor: Floor,
     metrics: SyncMetrics,
-    /// One run at a time: messages of one peer need not be fetched from the next.
+    /// One run at a time: messages that one peer sent need not be fetched from the next.
     run_permit: Semaphore,
     is_stopped: watch::Sender<bool>,
 }
@@ -157,7 +157,7 @@ impl PeerState {
 }
 
 impl StoreSync {
-    /// Makes a sync that queries by `node`. It runs on [`StoreSync::run_now`], and periodically after [`StoreSync::start`].
+    /// Creates a sync that queries by `node`. It runs on [`StoreSync::run_now`], and periodically after [`StoreSync::start`].
     pub fn new(
         config: SyncConfig,
         node: Node,

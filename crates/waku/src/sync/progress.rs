@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use restante_core::Timestamp;
 use tracing::warn;
 
-/// The most bytes to read, in case another file was named by mistake.
+/// The most bytes to read, in case another file was configured by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The file and its last saved contents.
@@ -70,7 +70,7 @@ fn parse_line(line: &str) -> Option<(PeerId, Timestamp)> {
 fn write(path: &Path, known: &HashMap<PeerId, Timestamp>) -> io::Result<()> {
     let mut lines: Vec<String> =
         known.iter().map(|(peer, until)| format!("{peer} {}\n", until.nanos())).collect();
-    lines.sort(); // so that equal progress makes equal files
+    lines.sort(); // so that equal progress results in equal files
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut name = path.as_os_str().to_owned();

@@ -452,7 +452,7 @@ async fn after_a_failure_a_run_continues_from_the_last_slice() {
     assert_eq!(Timestamp(service.asked()[4].time_start.unwrap()), Timestamp(third).plus_seconds(-60));
 }
 
-/// The same slice was read for ever when it took longer than a run may.
+/// The same slice was read for ever when it took longer than the limit of a run.
 #[tokio::test]
 async fn after_a_time_out_a_run_continues_within_the_slice() {
     let all = history(800);

@@ -52,7 +52,7 @@ impl TableKind {
 pub(super) enum Task {
     /// Bytes of a session at each of these fills, which ascend.
     Table { table: TableKind, has_info: bool, fills: Vec<u32> },
-    /// Bytes of a map of so many entries, in so many maps.
+    /// Bytes of a map of this many entries, in this many maps.
     Maps { map: MapKind, keys: u16, maps: u32 },
 }
 

@@ -31,7 +31,7 @@ struct Measured {
     map_bytes: Vec<EntryBytes>,
     table: Vec<TableRow>,
     memory: Vec<MemoryRow>,
-    /// Nothing where Erlang is not installed.
+    /// `None` if Erlang is not installed.
     erlang: Option<Erlang>,
 }
 

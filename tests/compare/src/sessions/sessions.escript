@@ -21,7 +21,7 @@
 %% Look-ups of a batch, and batches: their median counts.
 -define(FIND_BATCH, 20000).
 -define(FIND_BATCHES, 15).
-%% The keys of `random` are shuffled so often.
+%% How often the keys of `random` are shuffled.
 -define(SHUFFLES, 15).
 %% Operations of a batch on the table.
 -define(TABLE_BATCH, 1000).
@@ -37,7 +37,7 @@ main(_) ->
 
 sizes(Text) -> [list_to_integer(Size) || Size <- string:tokens(Text, ",")].
 
-%% Divide is 1 for a real run; a quick one does so much less of everything.
+%% Divide is 1 for a real run; a quick one divides all counts by it.
 run(Sizes, Divide) ->
     ok = logger:set_primary_config(level, error),
     io:format("otp ~s~n", [erlang:system_info(otp_release)]),
@@ -47,7 +47,7 @@ run(Sizes, Divide) ->
 
 %% ---- What is remembered about a session ----
 
-%% A list with the key z among so many others, and the order in which they lie.
+%% A list with the key z among this many others, and their order.
 contents(Order, Keys) ->
     Others = [{Number, y} || Number <- lists:seq(1, Keys)],
     case Order of
@@ -83,7 +83,7 @@ find_in_map(Count, Map, _) -> find_in_map(Count - 1, Map, maps:get(z, Map)).
 get_value(0, _, Found) -> Found;
 get_value(Count, List, _) -> get_value(Count - 1, List, proplists:get_value(z, List)).
 
-%% One of two, and two of five, are there already.
+%% One of two, and two of five, exist already.
 merge(Old, New, Divide) ->
     Count = max(1, ?FIND_BATCH div Divide),
     OldList = [{Key, y} || Key <- lists:seq(1, Old)],
@@ -138,7 +138,7 @@ table(Size, Divide) ->
 fill(0) -> ok;
 fill(Number) -> write(row(Number)), fill(Number - 1).
 
-%% Random users are looked for; their keys are made before the clock runs.
+%% Random users are looked up; their keys are made before the clock runs.
 table_op(Size, Op, Batch, Divide, Prepare, Do) ->
     One = fun() ->
         Keys = [Prepare(rand:uniform(Size)) || _ <- lists:seq(1, Batch)],
@@ -148,7 +148,7 @@ table_op(Size, Op, Batch, Divide, Prepare, Do) ->
     Times = [One() || _ <- lists:seq(1, max(3, ?TABLE_BATCHES div Divide))],
     io:format("table ~p 1 ~p ~.1f~n", [Size, Op, median(Times)]).
 
-%% Two processes at once: the time by the look-ups of both together.
+%% Two processes at once: the time divided by the look-ups of both together.
 two_readers(Size, Batch, Divide) ->
     Rounds = max(3, ?TABLE_BATCHES div Divide),
     Self = self(),

@@ -10,7 +10,8 @@ const MESSAGE = [
   "MIME-Version: 1.0", "Content-Type: text/plain; charset=utf-8", "Content-Transfer-Encoding: 8bit", "", "Käse für den Fuchs.", "",
 ].join("\r\n");
 
-// jmap-jam takes the EventSource of its environment, which Node doesn't have yet. A browser's has cookies; this one shows the token.
+// jmap-jam uses the EventSource of its environment, which Node doesn't have yet. A browser's has cookies; this one sends the
+// token.
 globalThis.EventSource = class extends EventSource {
   constructor(url) {
     super(url, {
@@ -74,7 +75,7 @@ assert.equal(await raw.text(), MESSAGE);
 const [thread] = await jam.api.Thread.get({ accountId, ids: [threadId] });
 assert.deepEqual(thread.list[0].emailIds, [id]);
 
-// Flagged, moved, and asked for what has changed.
+// Flagged, moved, and the changes requested.
 const [set] = await jam.api.Email.set({
   accountId,
   update: { [id]: { "keywords/$seen": true, "keywords/$flagged": null, mailboxIds: { [folder]: true } } },
@@ -89,7 +90,7 @@ assert.deepEqual(moved.list, [{ id: folder, totalEmails: 1, unreadEmails: 0 }]);
 await assert.rejects(jam.api.Email.query({ accountId, filter: { unheardOf: true } }), { type: "unsupportedFilter" });
 await assert.rejects(jam.api.Email.get({ accountId: "none", ids: [] }), { type: "accountNotFound" });
 
-// Away again.
+// Destroyed again.
 const [destroyed] = await jam.api.Email.set({ accountId, destroy: [id] });
 assert.deepEqual(destroyed.destroyed, [id]);
 const [gone] = await jam.api.Mailbox.set({ accountId, destroy: [folder] });

@@ -11,7 +11,7 @@ use crate::{
     log::disk::{Disk, Folder},
 };
 
-/// Appends sixty batches, is copied once and prunes once; every error is taken as an operator's clients would take it. Returns what was
+/// Appends sixty batches, backs up once and prunes once; errors are handled as an operator's clients would. Returns what was
 /// acknowledged and whether an append was refused, or nothing when the archive could not be opened.
 async fn run_workload(disk: Arc<dyn Disk>) -> Option<(Vec<Message>, bool)> {
     let opened = open(disk).ok()?;
@@ -36,7 +36,7 @@ async fn run_workload(disk: Arc<dyn Disk>) -> Option<(Vec<Message>, bool)> {
             }
         }
         if n == 40 {
-            // An error is no loss: what was removed until then stays removed.
+            // An error is no loss: what was removed before it stays removed.
             let _ = opened.upkeep.prune(&"time:99".parse().unwrap(), Timestamp(100 * SECOND)).await;
             acked.retain(|message| message.timestamp >= Timestamp(SECOND));
         }
@@ -106,7 +106,7 @@ fn any_step_may_find_the_disk_full() {
     every_step_may_fail_once(InjectedFailure::Full);
 }
 
-/// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
+/// After a failed sync it is unknown what the disk has kept: a second sync may succeed without having written anything.
 #[test]
 fn after_a_failed_sync_nothing_more_is_taken() {
     runtime().block_on(async {

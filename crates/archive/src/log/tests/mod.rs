@@ -1,4 +1,4 @@
-//! What can't be seen from outside: failing disks and power cuts, by way of the [`Disk`](super::disk::Disk) seam.
+//! What can't be seen from outside: failing disks and power cuts, through the [`Disk`](super::disk::Disk) seam.
 
 pub(super) mod faults;
 mod power_cut;
@@ -85,7 +85,7 @@ fn a_segment_that_has_lost_its_index_does_not_change_its_backup() {
         first.archive.append((0..100).map(|n| message(n, 40)).collect()).await.unwrap();
         first.upkeep.close().await.unwrap();
     });
-    // What was full is sealed at the latest when it is opened again.
+    // Full segments are sealed at the latest when the archive is opened again.
     runtime().block_on(async {
         let second = opened();
         while !content(folder.path()).iter().any(|(name, _)| is_index(Path::new(name))) {
@@ -101,7 +101,7 @@ fn a_segment_that_has_lost_its_index_does_not_change_its_backup() {
         let path = folder.path().join(&name);
         if is_index(&path) && linked(&path) {
             std::fs::remove_file(&path).unwrap();
-            // A torn end of the backup's file would be cut, too.
+            // A torn end of the backup's file would be truncated too.
             let mut log = std::fs::OpenOptions::new().append(true).open(path.with_extension("log")).unwrap();
             log.write_all(b"torn").unwrap();
             torn += 1;

@@ -1,9 +1,9 @@
-//! Power cuts: a recorder notes every step on the disk, the recording is cut at random places, and what a disk may have
-//! kept at that moment must open with every acknowledged message and without a damaged one.
+//! Power cuts: a recorder notes every step on the disk, the recording is cut at random points, and whatever a disk may have kept
+//! at that moment must open with every acknowledged message and without a damaged one.
 //!
-//! The disk is the worst that is allowed: of everything that was not synced each 512-byte sector is kept or lost on its
-//! own, files may have any length between, and names that were created, renamed or removed since the folder was last
-//! synced may have been or not.
+//! The disk is the worst that is allowed: of everything that was not synced, each 512-byte sector is kept or lost independently,
+//! files may have any length in between, and files that were created, renamed or removed since the folder was last synced may be
+//! there or not.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// What a sync takes at least while it is recorded.
+/// The least time that a sync takes while it is recorded.
 const SYNC_TIME: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
@@ -63,9 +63,9 @@ enum Event {
         name: String,
     },
     SyncFolder,
-    /// From here on these messages must be there.
+    /// From here on these messages must exist.
     Acknowledged(Vec<Message>),
-    /// From here on messages before this need not be there.
+    /// From here on messages before this may be missing.
     Pruning(Timestamp),
 }
 
@@ -93,8 +93,8 @@ struct RecorderFile {
     recording: Arc<Recording>,
 }
 
-// A step that makes things durable is noted after it was done, every other one before: the recording may then know of
-// more that could be lost than there was, never of less.
+// A step that makes things durable is noted after it was done, every other one before: so the recording may assume that more
+// could be lost than really could, never less.
 impl Disk for Recorder {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path(name)
@@ -162,7 +162,7 @@ impl DiskFile for RecorderFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // A real disk takes its time, in which others go on: what doesn't wait for the sync is recorded before it.
+        // A real disk takes time, in which other threads continue: what doesn't wait for the sync is recorded before it.
         std::thread::sleep(SYNC_TIME);
         self.file.sync()?;
         self.recording.note(Event::Sync { file: self.number });
@@ -184,7 +184,7 @@ impl DiskFile for RecorderFile {
     }
 }
 
-/// Three appenders, late messages among theirs, a prune now and then, and once a close and an open in between.
+/// Three appenders, some of whose messages are late, an occasional prune, and once a close and an open in between.
 fn record(seed: u64) -> Vec<Event> {
     let folder = tempfile::tempdir().unwrap();
     let recording = Arc::new(Recording::default());
@@ -202,7 +202,7 @@ fn record(seed: u64) -> Vec<Event> {
                     for _ in 0..40 {
                         let batch: Vec<Message> = (0..random.random_range(1..6))
                             .map(|_| {
-                                // Numbers give timestamps; each is mixed a little so that some come late.
+                                // Numbers determine timestamps; they are shuffled a little so that some messages are late.
                                 let n = next.fetch_add(1, Ordering::SeqCst) ^ random.random_range(0..64);
                                 message(n, random.random_range(0..2_000))
                             })
@@ -224,14 +224,14 @@ fn record(seed: u64) -> Vec<Event> {
     std::mem::take(&mut recording.events.lock())
 }
 
-/// A file as the disk has it: what is surely kept, and what was done since.
+/// A file as the disk has it: what is certainly kept, and what was done since.
 #[derive(Clone, Default)]
 struct FileState {
     synced: Vec<u8>,
     since: Vec<Event>,
 }
 
-/// What a power cut after the first `len` events leaves in `folder`.
+/// The state that a power cut after the first `len` events leaves in `folder`.
 fn leave_after_cut(events: &[Event], random: &mut impl Rng, folder: &Path) {
     let mut files: Vec<FileState> = Vec::new();
     let mut durable: BTreeMap<String, usize> = BTreeMap::new();
@@ -295,7 +295,7 @@ fn rename(names: &mut BTreeMap<String, usize>, change: &Event) {
     }
 }
 
-/// Does to a file what was done, as far as `keeps_sector` wants.
+/// Applies an event to a file, as far as `keeps_sector` allows.
 fn apply(content: &mut Vec<u8>, done: &Event, mut keeps_sector: impl FnMut(u64) -> bool) {
     const SECTOR: u64 = 512;
     match done {
@@ -318,7 +318,7 @@ fn apply(content: &mut Vec<u8>, done: &Event, mut keeps_sector: impl FnMut(u64) 
     }
 }
 
-/// The first version of each message that was acknowledged, and from where on messages must be there.
+/// The first version of each acknowledged message, and the timestamp from which messages must exist.
 fn promised(events: &[Event]) -> (BTreeMap<Key, Message>, Timestamp) {
     let mut acknowledged = BTreeMap::new();
     let mut oldest_kept = Timestamp::MIN;
@@ -358,7 +358,7 @@ fn check_cut(events: &[Event], random: &mut impl Rng, seed: u64, runtime: &tokio
         }
         let report = opened.upkeep.check(&|_, _| {}).await.unwrap();
         assert_eq!(report.lost, 0, "seed {seed}, cut {cut}: a power cut is taken for a loss: {report:?}");
-        // The archive goes on where it was: a message more, and all of them again after another start.
+        // The archive continues where it was: with one more message, and all of them again after another start.
         let more = message(100_000, 10);
         opened.archive.append(vec![more.clone()]).await.unwrap();
         opened.upkeep.close().await.unwrap();
@@ -375,7 +375,7 @@ fn check_cut(events: &[Event], random: &mut impl Rng, seed: u64, runtime: &tokio
     acknowledged.len()
 }
 
-/// An index gets its name when it is durable: one that a power cut leaves under that name is whole.
+/// An index gets its name when it is durable: one that exists under that name after a power cut is complete.
 fn check_indexes(folder: &Path, seed: u64, cut: usize) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -416,7 +416,7 @@ fn a_thousand_power_cuts_lose_nothing_acknowledged_and_serve_nothing_damaged() {
     assert!(acknowledged.into_inner() as u64 > cuts * 10, "the cuts have something to lose");
 }
 
-/// The replay must see what kill -9 can't: without syncs, acknowledged messages are lost.
+/// The recording must show what kill -9 can't: without syncs, acknowledged messages are lost.
 #[test]
 fn the_replay_notices_missing_syncs() {
     let events: Vec<Event> =

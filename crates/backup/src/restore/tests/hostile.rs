@@ -1,4 +1,4 @@
-//! Backups that somebody made who means harm: nothing but files of ours is written, and the process goes on.
+//! Backups that were made by an attacker: only files of ours are written, and the process does not crash.
 
 use std::{
     os::unix::fs::{PermissionsExt, symlink},
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{layout::testing::schema, manifest::FILE_NAME, verify};
 
-/// Longer than any of these tests takes.
+/// More time than any of these tests takes.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What lies outside of the backup, and must not come into the data folder.
+/// A text outside of the backup that must not be copied into the data folder.
 const SECRET: &str = "the secret of somebody else";
 
 /// A folder with a backup, and the manifest that its files are written into.
@@ -40,7 +40,7 @@ impl Made {
         self.at("backup")
     }
 
-    /// Lists a file with the checksum of a content, which need not be what the folder has.
+    /// Lists a file with the checksum of a content, which may differ from the file in the folder.
     fn list(&mut self, path: &str, content: &str) {
         let (bytes, sum) = (content.len(), self.at("sum of a content"));
         fs::write(&sum, content).unwrap();
@@ -71,7 +71,7 @@ impl Made {
         fs::write(self.backup().join(FILE_NAME), manifest.to_string()).unwrap();
     }
 
-    /// Restores it; an error is its text. Fails when that takes for ever, or when more is copied than is listed.
+    /// Restores it; an error is returned as its text. Fails when that takes too long, or when more is copied than is listed.
     fn restore(&self) -> Result<Restored, String> {
         let (done, outcome) = mpsc::channel();
         let (backup, data) = (self.backup(), self.at("data"));
@@ -89,7 +89,7 @@ impl Made {
         self.restore()
     }
 
-    /// What the restore has written, wherever.
+    /// All files that the restore has written.
     fn written(&self) -> Vec<String> {
         let all = files(self.guard.path()).into_iter();
         all.filter(|path| !path.starts_with("backup/") && path != "outside").collect()
@@ -174,7 +174,7 @@ fn links_pipes_and_devices_are_not_followed() {
     let path = "archive/spool/00000001/00000001.log";
     let begin = |made: &mut Made, file: &str| {
         made.list(path, SECRET);
-        // What the link leads to has the right content.
+        // The target of the link has the right content.
         let target = if file.is_empty() { made.at("outside") } else { made.at("elsewhere").join(file) };
         fs::create_dir_all(disk::parent(&target)).unwrap();
         fs::write(&target, SECRET).unwrap();
@@ -230,7 +230,7 @@ fn modes_are_those_of_a_server_whatever_the_backup_has() {
     }
     made.restore_listed().unwrap();
     let mode = |path: &str| fs::metadata(made.at("data").join(path)).unwrap().permissions().mode() & 0o7777;
-    // What the mask of the process takes away is gone besides.
+    // The mask of the process may remove further bits.
     assert_eq!(mode("archive/00000001.log") & !0o640, 0);
     assert_eq!(mode("sync.state") & !0o640, 0);
     assert_eq!(mode("node.key"), 0o600);
@@ -298,7 +298,7 @@ fn nothing_that_a_terminal_acts_on_is_shown() {
     assert!(!error.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{error:?}");
 }
 
-/// LMDB maps its file: a page number that leads past its end crashed the server that opened what was restored.
+/// LMDB maps its file: once, a page number beyond its end crashed the server that opened the restored file.
 #[test]
 fn an_lmdb_file_that_lmdb_could_not_follow_is_refused() {
     let whole = tempfile::tempdir().unwrap();
@@ -346,7 +346,7 @@ impl Random {
     }
 }
 
-/// Stores of each role below a folder, closed.
+/// Stores of each role in a folder, closed.
 async fn fill(folder: &Path) {
     let (records, blobs) = open_two(folder).await.unwrap();
     for number in 0..120_usize {
@@ -370,7 +370,7 @@ async fn open_two(folder: &Path) -> Result<(restante_records::Opened, restante_b
     Ok((records.map_err(|error| error.to_string())?, blobs.map_err(|error| error.to_string())?))
 }
 
-/// Reads all that can be read, and writes; errors are as good as answers.
+/// Reads everything that can be read, and writes; errors are allowed.
 async fn use_two(folder: &Path) -> Result<(), String> {
     let (records, blobs) = open_two(folder).await?;
     let _ = records.upkeep.check(&|_, _| {}).await;
@@ -403,7 +403,7 @@ fn stores_that_were_mangled_with_a_plan_end_no_process() {
     let all = files(source.path());
     let (mut restored, mut refused) = (0, 0);
     for seed in 0..150 {
-        eprintln!("seed {seed}"); // it is the last one when the process ends
+        eprintln!("seed {seed}"); // if the process crashes, this is the seed
         let (mut made, mut random) = (Made::new(), Random(seed));
         let wanted: Vec<&String> = all.iter().filter(|path| !disk::is_lock(path)).collect();
         let mangled = random.below(wanted.len());
@@ -441,7 +441,7 @@ fn restore_all(layout: &Layout, backup: &Path, progress: Progress<'_>) -> Result
     restore(layout, backup, options, Timestamp(0), progress)
 }
 
-/// The paths of what is wrong in a backup.
+/// The paths of the defects in a backup.
 fn verify_all(backup: &Path, manifest: &Manifest) -> Vec<String> {
     verify(backup, manifest, &mut |_, _| {}).unwrap().into_iter().map(|wrong| wrong.path).collect()
 }

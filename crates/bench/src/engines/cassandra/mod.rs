@@ -1,5 +1,5 @@
-//! Cassandra: the table of seed 004 (random rows of about 55 kB), and what a store of records asks of it: conditional commits on
-//! one partition, and slices of one.
+//! Cassandra: the table of seed 004 (random rows of about 55 kB), and what a store of records needs: conditional commits on one
+//! partition, and slices of one.
 
 mod process;
 mod settings;
@@ -34,15 +34,15 @@ const HOST_VARIABLE: &str = "RESTANTE_CASSANDRA_HOST";
 const PORT_VARIABLE: &str = "RESTANTE_CASSANDRA_PORT";
 const DATACENTER_VARIABLE: &str = "RESTANTE_CASSANDRA_DATACENTER";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Until all nodes were asked and their connections are open.
+/// Time to find all nodes and open their connections.
 const SESSION_MAX: Duration = Duration::from_secs(40);
 /// A node itself gives up after 2 to 10 seconds.
 const REQUEST_MAX: Duration = Duration::from_secs(15);
 /// Changes of the schema take seconds, on a busy cluster more.
 const SCHEMA_CHANGE_MAX: Duration = Duration::from_secs(50);
-/// The round trip is the lowest median of so many measurements.
+/// The round trip is the lowest median of this many measurements.
 const ROUND_TRIP_ROUNDS: u64 = 10;
-/// Copies of each row, where there are so many nodes.
+/// Copies of each row, if there are that many nodes.
 const REPLICAS: usize = 3;
 
 /// Flags for Cassandra.
@@ -107,7 +107,7 @@ impl Access {
         self.nodes.iter().all(|node| floors::is_local(host(node)))
     }
 
-    /// Opens connections to all nodes. Of the schema, the driver reads that of `keyspace`.
+    /// Opens connections to all nodes. The driver reads only the schema of `keyspace`.
     async fn open(&self, keyspace: &str) -> anyhow::Result<Session> {
         let profile = ExecutionProfile::builder()
             .consistency(Consistency::LocalQuorum)
@@ -270,7 +270,7 @@ impl Limits {
         }
     }
 
-    /// Milliseconds of a conditional commit: Paxos keeps a promise, a proposal and the commit, each synced where writes are.
+    /// Milliseconds of a conditional commit: Paxos stores a promise, a proposal and the commit, each synced if writes are.
     fn conditional_ms(&self) -> f64 {
         self.round_trip_ms * self.conditional_round_trips + 3.0 * self.sync_ms
     }
@@ -281,7 +281,7 @@ impl Cassandra {
         let smallest =
             self.prepare("SELECT key FROM system.local WHERE key = 'local'", Consistency::One).await?;
         let ping = async || self.session.execute_unpaged(&smallest, ()).await.map(drop).map_err(Into::into);
-        // Other work of this machine makes some of them slow, and so does the node while it compiles its code.
+        // Other work on this machine makes some of them slow, and so does the node's JIT compiler.
         let mut medians = Vec::new();
         for _ in 0..ROUND_TRIP_ROUNDS {
             medians.push(round_trip_ms(args.pick(1_000, 500) / ROUND_TRIP_ROUNDS, ping).await?);
@@ -318,7 +318,7 @@ impl Cassandra {
             "map (account int, key blob, value blob, PRIMARY KEY (account, key))",
         ] {
             let make = format!("CREATE TABLE {keyspace}.{columns}");
-            // Else the rows stay on the disk as a snapshot when the table is dropped. Unknown before Cassandra 4.1.
+            // Otherwise the rows stay on disk as a snapshot when the table is dropped. Unknown before Cassandra 4.1.
             let without_snapshot = format!("{make} WITH allow_auto_snapshot = false");
             if change_schema(&self.session, &without_snapshot).await.is_err() {
                 change_schema(&self.session, &make).await.context("can't make a table")?;

@@ -29,7 +29,7 @@ pub(super) fn heap_mib(command_lines: &[String], commit_log_folder: Option<&str>
     ours.split('\0').rev().find_map(|argument| argument.strip_prefix("-Xmx")).and_then(mib)
 }
 
-/// 2^20 bytes of a size as Java takes it: "1024m", "8G", "1073741824".
+/// 2^20 bytes of a size in Java's form: "1024m", "8G", "1073741824".
 fn mib(size: &str) -> Option<u64> {
     let digits = size.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;

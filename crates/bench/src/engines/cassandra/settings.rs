@@ -6,16 +6,16 @@ use scylla::client::session::Session;
 
 use super::{super::setting::EngineSetting, NAME, process};
 
-/// A node with less stops to collect garbage all the time.
+/// A node with less spends its time on garbage collection.
 const HEAP_MIB_MIN: u64 = 1_024;
-/// From so much on, collections hardly show.
+/// With this much, collections are hardly noticed.
 const HEAP_MIB_GOOD: u64 = 4_096;
 
-/// What one node says of itself, in the form of its settings.
+/// What one node reports about itself, in the form of its settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     version: String,
-    /// By name; empty when the node doesn't tell (before Cassandra 4.0, or a user without the right to read them).
+    /// By name; empty if the node doesn't report them (before Cassandra 4.0, or to a user without the right to read them).
     settings: BTreeMap<String, String>,
     heap_mib: Option<u64>,
     /// Whether the bench connected as a user.
@@ -23,7 +23,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Asks the node that answers.
+    /// Queries the node that answers.
     pub(super) async fn ask(session: &Session, is_local: bool, has_user: bool) -> anyhow::Result<Self> {
         let query = "SELECT release_version FROM system.local";
         let answer = session.query_unpaged(query, ()).await?.into_rows_result()?;
@@ -44,7 +44,7 @@ impl Facts {
         self.get("commitlog_directory")
     }
 
-    /// Whether a write is answered only when it is on the disk.
+    /// Whether a write is answered only after it is on disk.
     pub(super) fn writes_wait_for_sync(&self) -> bool {
         self.get("commitlog_sync").is_some_and(|mode| mode != "periodic")
     }
@@ -59,14 +59,14 @@ impl Facts {
         self.get("paxos_variant").is_some_and(|variant| variant.starts_with("v2"))
     }
 
-    /// Whether the nodes let only users in.
+    /// Whether the nodes require a password.
     pub(super) fn asks_for_passwords(&self) -> bool {
         // With parameters, its name is `authenticator.class_name`.
         let mut authenticators = self.settings.iter().filter(|(name, _)| name.starts_with("authenticator"));
         self.has_user && !authenticators.any(|(_, value)| value.contains("AllowAll"))
     }
 
-    /// The settings that decide about safety and speed.
+    /// The settings that matter for safety and speed.
     pub(super) fn judge(&self) -> Vec<EngineSetting> {
         let mut judged =
             vec![EngineSetting::safe(NAME, "version", &self.version), self.judge_heap(), self.judge_users()];
@@ -161,7 +161,7 @@ pub(super) fn judge_nodes(reachable: usize, nodes: usize) -> EngineSetting {
     )
 }
 
-/// Judges the copies that rows of this run get.
+/// Judges how many copies the rows of this run have.
 pub(super) fn judge_replicas(replicas: usize) -> EngineSetting {
     let setting = EngineSetting::safe(NAME, "replicas in this run", replicas.to_string());
     if replicas >= super::REPLICAS {
@@ -182,7 +182,7 @@ pub(super) struct Keyspace {
 }
 
 impl Keyspace {
-    /// What is unsafe in it; nothing of most.
+    /// What is unsafe in it; empty for most.
     pub(super) fn judge(
         &self,
         datacenter: &str,
@@ -221,7 +221,7 @@ impl Keyspace {
         judged
     }
 
-    /// Copies of a row in that data center; `None` if the keyspace isn't kept there, or on every node.
+    /// Copies of a row in that data center; `None` if the keyspace has no copies there, or has one on every node.
     fn replicas(&self, datacenter: &str) -> Option<usize> {
         let factor =
             self.replication.get(datacenter).or_else(|| self.replication.get("replication_factor"))?;

@@ -1,4 +1,4 @@
-//! The loads on Cassandra and the rows of figures that they give.
+//! The loads on Cassandra and the rows of figures that they produce.
 
 use std::{
     sync::{
@@ -42,7 +42,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Rows of a commit, and the bytes of each: about what a mail adds to an account.
 const COMMIT_ROWS: u64 = 20;
 const VALUE_BYTES: usize = 200;
-/// So many accounts get commits at once, one each.
+/// How many accounts get commits at once, one each.
 pub(super) const ACCOUNTS: [usize; 3] = [1, 8, 64];
 /// Rows of a page of a mailbox.
 const SLICE_ROWS: i32 = 100;
@@ -77,7 +77,7 @@ impl SeedLoad {
         Ok(Done::new("insert", a.len() + b.len()))
     }
 
-    /// Reads a row; one that is not there is an error unless it `may_miss`.
+    /// Reads a row; a missing one is an error unless it `may_miss`.
     async fn read(&self, row: u64, may_miss: bool) -> anyhow::Result<Done> {
         let answer = self.session.execute_unpaged(&self.read, (row_key(row),)).await?.into_rows_result()?;
         match answer.maybe_first_row::<(&[u8], &[u8])>()? {
@@ -96,7 +96,7 @@ impl SeedLoad {
 }
 
 impl Cassandra {
-    /// Inserts, then inserts and reads of the rows that are there, 1:4.
+    /// Inserts, then inserts and reads of existing rows, 1:4.
     pub(super) async fn measure_seed(
         &self,
         consistency: Consistency,
@@ -127,7 +127,7 @@ impl Cassandra {
         let inserts = inserts.inspect_err(|error| show_end("insert only", consistency, error, results))?;
         show_seed(&inserts, "insert only", consistency, limits, results);
         let tried = inserts.operations + inserts.errors;
-        // A replica may answer that has not got the row yet.
+        // The replica that answers may not have the row yet.
         let is_one_of_many = consistency == Consistency::One && self.datacenter.replicas() > 1;
         let may_miss = is_one_of_many || inserts.errors > 0;
 
@@ -149,7 +149,7 @@ impl Cassandra {
         Ok(())
     }
 
-    /// Rows that are inserted if they are not there, one after the other.
+    /// Inserts with IF NOT EXISTS, one after the other.
     pub(super) async fn measure_inserts_if_absent(
         &self,
         args: &EnginesArgs,
@@ -315,7 +315,7 @@ impl Cassandra {
 /// Accounts with a head that counts their commits.
 struct CommitLoad {
     session: Arc<Session>,
-    /// The move of the head, then the rows.
+    /// The update of the head, then the rows.
     batch: Batch,
     read_head: PreparedStatement,
     heads: Vec<AtomicU64>,
@@ -396,7 +396,7 @@ fn show_seed(
 ) {
     let mut results = results.lock();
     let mut table = results.table(NAME, seed_table(load, consistency));
-    // Clients together must get at least what one gets for the smallest request.
+    // Clients together must reach at least the rate of one client with the smallest request.
     let one = limits.round_trip_ms + limits.sync_ms;
     let all = measured.circumstances("all");
     table.rate("operations", "1/s", measured.per_second(), References::floor(1e3 / one), &all);

@@ -1,4 +1,4 @@
-//! Documents like those of the published workload, whose 6 GB are not at hand: made from a seed, one at a time.
+//! Documents like those of the published workload, whose 6 GB are not available: generated from a seed, one at a time.
 //!
 //! Words follow Zipf's law, lengths a log-normal distribution. One word and one phrase are planted in a known share of the
 //! documents, so that a search that finds another number of them is seen.
@@ -30,7 +30,7 @@ pub(super) struct Corpus {
     /// All words one after the other, the most frequent first, and where each ends.
     text: Vec<u8>,
     ends: Vec<u32>,
-    /// By Walker's method of aliases: word `i` is kept with this probability, else the other one is taken.
+    /// Walker's alias method: word `i` is kept with this probability, otherwise the other one is used.
     aliases: Vec<(f32, u32)>,
 }
 
@@ -50,7 +50,7 @@ impl Corpus {
         out.extend_from_slice(b"{\"index\":{}}\n");
         let (journal, volume, issue) = (random.below(2_000), 1 + random.below(90), 1 + random.below(12));
         let (year, month, day) = (1990 + random.below(25), 1 + random.below(12), 1 + random.below(28));
-        // A vector takes everything.
+        // Writing to a vector can't fail.
         let _ = write!(
             out,
             "{{\"name\":\"{number:08x}.nxml\",\"accession\":\"PMC{number}\",\"journal\":\"journal of {}\",\
@@ -119,7 +119,7 @@ pub(super) fn planted(documents: u64) -> (u64, u64) {
     (count(has_term), count(has_phrase))
 }
 
-/// The word of a rank: syllables, few for the frequent ones. It is that of no other rank.
+/// The word of a rank: syllables, few for the frequent ones. No two ranks have the same word.
 fn add_word(rank: usize, out: &mut Vec<u8>) {
     let mut rest = rank;
     loop {
@@ -133,14 +133,14 @@ fn add_word(rank: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The table of Walker's method, in the form of Vose: one look-up for each word.
+/// The table of Walker's method, in Vose's form: one look-up for each word.
 fn aliases() -> Vec<(f32, u32)> {
     let weights: Vec<f64> = (1..=WORDS).map(|rank| (rank as f64).powf(-EXPONENT)).collect();
     let mean = weights.iter().sum::<f64>() / WORDS as f64;
     let mut scaled: Vec<f64> = weights.iter().map(|weight| weight / mean).collect();
     let (mut small, mut large): (Vec<usize>, Vec<usize>) =
         (0..WORDS).partition(|rank| scaled.get(*rank).is_some_and(|share| *share < 1.0));
-    // What is left at the end is 1 but for rounding.
+    // What is left at the end is 1, apart from rounding.
     let mut table: Vec<(f32, u32)> = (0..WORDS).map(|rank| (1.0, rank as u32)).collect();
     while let Some(less) = small.pop() {
         let Some(more) = large.last().copied() else { break };

@@ -28,13 +28,13 @@ use crate::{measure::Latencies, progress};
 /// As in the published run.
 const CLIENTS: usize = 8;
 const BULK_DOCUMENTS: usize = 500;
-/// A bulk of fewer documents is not tried.
+/// Bulks with fewer documents are not tried.
 const BULK_DOCUMENTS_MIN: usize = 5;
-/// Refusals of the documents of one bulk, until it has failed.
+/// How often documents of one bulk may be refused until it has failed.
 const REFUSALS_MAX: u32 = 50;
 /// The longest wait of a refused bulk for the end of another one.
 const BACK_OFF: Duration = Duration::from_secs(5);
-/// No bulk begins later.
+/// No bulk starts later.
 const LIMIT: Duration = Duration::from_secs(600);
 /// A slow engine needs a minute for the bulks of all clients.
 const BULK_MAX: Duration = Duration::from_secs(240);
@@ -76,7 +76,7 @@ impl Opensearch {
         documents: u64,
         results: &Mutex<Results>,
     ) -> anyhow::Result<u64> {
-        // What the published processors would do, as many as there are here.
+        // The share of the published rate that the published run would reach on the processors here.
         let share = self.processors().await.map(|processors| processors / PROCESSORS);
         let before = self.collection_ms().await;
         let corpus = tokio::task::spawn_blocking(|| Corpus::new(SEED)).await?;
@@ -127,7 +127,7 @@ impl Opensearch {
         Ok(recorded.accepted.iter().map(|(_, _, documents)| documents).sum())
     }
 
-    /// Processors of all nodes; hosted ones don't tell.
+    /// Processors of all nodes; hosted ones don't report them.
     async fn processors(&self) -> Option<f64> {
         let found = self.requests.get("/_nodes/os").await.ok()?;
         let nodes = found.get("nodes")?.as_object()?;
@@ -185,7 +185,7 @@ impl Filling {
                     bail!("{why}: even {size} documents at a time");
                 }
                 self.size.fetch_min((size / 2).max(BULK_DOCUMENTS_MIN), Ordering::Relaxed);
-                // At once it would be refused again: what fills the engine are the other bulks.
+                // An immediate retry would be refused again: the other bulks fill the engine.
                 let _ = timeout(BACK_OFF, self.ended.notified()).await;
             }
             left.extend(refused);
@@ -194,7 +194,7 @@ impl Filling {
     }
 }
 
-/// The most documents that were under way at the same time in bulks that the engine accepted.
+/// The most documents that were in flight at the same time in bulks that the engine accepted.
 fn most_under_way(accepted: &[(Instant, Instant, u64)]) -> u64 {
     let under_way = |at: Instant| {
         let of_then = accepted.iter().filter(|(sent, answered, _)| *sent <= at && at < *answered);

@@ -1,4 +1,4 @@
-//! Requests to OpenSearch and the errors that it answers with.
+//! Requests to OpenSearch and the errors that it returns.
 
 use std::{fmt, time::Duration};
 
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 use super::super::http_client::{Address, HttpClient};
 use super::EnginesArgs;
 
-/// Longer answers have failed.
+/// Requests that take longer have failed.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Characters of a foreign error that are shown.
+/// Characters of an error of the server that are shown.
 const ERROR_CHARS_MAX: usize = 300;
 
 /// A client of one OpenSearch.
@@ -138,7 +138,7 @@ impl Answer {
         serde_json::from_slice(&self.body).context("the answer is no JSON")
     }
 
-    /// The error that the body tells.
+    /// The error in the body.
     pub(crate) fn error(&self, what: &str) -> anyhow::Error {
         let found = self.json().unwrap_or_default();
         let field = |path: &str| found.pointer(path).and_then(Value::as_str);

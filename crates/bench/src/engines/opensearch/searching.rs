@@ -1,4 +1,4 @@
-//! Searches at a fixed rate, and the highest rate that the engine bears.
+//! Searches at a fixed rate, and the highest rate that the engine sustains.
 
 use std::{
     sync::Arc,
@@ -24,11 +24,12 @@ const PER_SECOND: f64 = 20.0;
 /// Hits are counted up to here.
 const COUNTED_MAX: u64 = 10_000;
 const WARM_UP_MAX: Duration = Duration::from_secs(30);
-/// A rate is borne while 99 of 100 searches take at most this long, in milliseconds.
+/// A rate is sustained while 99 of 100 searches take at most this long, in milliseconds.
 const BORNE_MS: f64 = 1_000.0;
 /// The published rate at which the slowest percent takes a second is 25 to 30.
 const PUBLISHED_LIMIT: f64 = 25.0;
-/// The first rate above the published one, and the step to the next. Above ten steps the step is a tenth of the rate.
+/// The first rate above the published one, and the step to the next. Above ten times this step, the step is a tenth
+/// of the rate.
 const STEP: f64 = 5.0;
 const PER_SECOND_MAX: f64 = 1_000.0;
 const LIMIT_MAX: Duration = Duration::from_secs(120);
@@ -92,7 +93,7 @@ impl Search {
     }
 }
 
-/// How many documents an answer says that it found. The answer has whole documents, so it is not parsed.
+/// How many documents an answer reports as found. The answer has whole documents, so it is not parsed.
 fn hits(answer: &[u8]) -> Option<u64> {
     let begin = String::from_utf8_lossy(answer.get(..answer.len().min(1_000))?);
     let (_, rest) = begin.split_once("\"total\":{\"value\":")?;
@@ -108,7 +109,7 @@ fn query(kind: &str) -> Value {
 }
 
 impl Opensearch {
-    /// `documents` is how many there are, if all are.
+    /// `documents` is how many there are, if all were stored.
     pub(super) async fn measure_searches(
         &self,
         documents: Option<u64>,
@@ -133,7 +134,7 @@ impl Opensearch {
         Search { requests: self.requests.clone(), path, kind, body, expected }
     }
 
-    /// Raises the rate until the engine does not bear it.
+    /// Raises the rate until the engine does not sustain it.
     async fn measure_limit(
         &self,
         searches: [Search; 3],
@@ -158,7 +159,7 @@ impl Opensearch {
             };
             let measured = open_loop(rate, operations, &bar, operation).await;
             bar.finish_and_clear();
-            // An engine that refuses searches in a row does not bear them; one that is gone fails below.
+            // An engine that refuses several searches in a row does not sustain them; one that is gone fails below.
             let Ok(measured) = measured else { break };
             if measured.errors > 0 || !bears(&measured) {
                 break;
@@ -185,7 +186,7 @@ fn bears(measured: &Measured) -> bool {
     measured.times.iter().all(|(_, times)| times.latency.p99_ms() <= BORNE_MS)
 }
 
-/// A published row. Returns whether the engine bears the rate.
+/// A published row. Returns whether the engine sustains the rate.
 async fn measure_kind(
     kind: &Kind,
     search: &Search,

@@ -1,4 +1,4 @@
-//! Settings of the cluster, of its nodes, and of the indexes that are there.
+//! Settings of the cluster, of its nodes, and of the existing indexes.
 
 use serde_json::Value;
 
@@ -11,16 +11,16 @@ const HEAP_MIN: f64 = GIB;
 const HEAP_GOOD: f64 = 4.0 * GIB;
 /// From here on the JVM needs twice the memory for each pointer.
 const HEAP_MAX: f64 = 32.0 * GIB;
-/// Used shares of the disk from which on no new shards are placed, and nothing is written, unless they are set otherwise.
+/// Used shares of the disk above which no new shards are placed, and above which nothing is written, by default.
 const LOW_WATERMARK: f64 = 0.85;
 const FLOOD_STAGE: f64 = 0.95;
 /// Seconds after which new mail should be found.
 const REFRESH_MAX: f64 = 30.0;
-/// Names of indexes that a value shows.
+/// Names of indexes that a value lists at most.
 const NAMES_MAX: usize = 3;
 const THRESHOLD: &str = "cluster.routing.allocation.disk.threshold_enabled";
 
-/// Reads and judges what the engine tells; hosted ones keep some of it.
+/// Reads and judges what the engine reports; hosted ones hide some of it.
 ///
 /// # Errors
 /// When the engine is gone.
@@ -64,7 +64,7 @@ fn unknown(name: &str) -> EngineSetting {
     EngineSetting::safe(NAME, name, "unknown: the engine does not tell this user")
 }
 
-/// The value of a setting of the cluster: what was set at run time, else what its file or its default says.
+/// The value of a setting of the cluster: as set at run time, else as in its file or by default.
 fn effective<'a>(cluster: &'a Value, name: &str) -> Option<&'a str> {
     ["transient", "persistent", "defaults"]
         .into_iter()

@@ -36,7 +36,7 @@ async fn an_engine_that_dies_in_the_middle_names_its_index() {
         connect(&args_for(url.replace("http://", "http://user:secret@"), None)).await.unwrap().unwrap();
     assert!(engine.created().contains("curl -X DELETE http://127.0.0.1"), "{}", engine.created());
     assert!(!engine.created().contains("secret"));
-    // Its answers make no sense: there is an error, and no endless wait.
+    // Its answers are nonsense: the result is an error, not an endless wait.
     let results = Mutex::new(Results::default());
     let error = engine.measure(&args_for(url, None), &results).await.unwrap_err();
     assert!(format!("{error:#}").contains("look at its log"), "{error:#}");

@@ -1,4 +1,4 @@
-//! What the management plugin tells of the broker: alarms, limits, queues.
+//! What the management plugin reports about the broker: alarms, limits, queues.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -21,11 +21,11 @@ use super::{
 
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// Queues that are looked at.
+/// The most queues that are read.
 const QUEUES_MAX: u64 = 500;
-/// Below, some mail that waits blocks all who send.
+/// With less, a little waiting mail blocks all publishers.
 const MEMORY_MIN: f64 = 1e9;
-/// Below, the disk is full before the broker stops to take messages.
+/// With less, the disk is full before the broker stops accepting messages.
 const DISK_MIN: f64 = 2e8;
 /// Nodes of a cluster that keeps its queues when one of them stops.
 const NODES: usize = 3;
@@ -97,7 +97,7 @@ impl Management {
     }
 }
 
-/// What is said of a broker whose management is not named.
+/// The setting of a broker whose management plugin is not named.
 pub(super) fn unknown() -> EngineSetting {
     EngineSetting::safe(NAME, "alarms and limits", "unknown: name the management with --rabbitmq-management")
 }
@@ -188,7 +188,7 @@ fn judge_node(node: &Value) -> Vec<EngineSetting> {
     judged
 }
 
-/// Judges how the operator's durable queues are kept.
+/// Judges how the operator's durable queues are replicated.
 fn judge_queues(queues: &Value, nodes: usize) -> EngineSetting {
     let items = queues.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let count = |kind: &str| {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(names(&low, is_unsafe), ["disk_free_limit of rabbit@a"]);
         assert_eq!(names(&low, is_costly), ["vm_memory_high_watermark of rabbit@a"]);
         assert_eq!(names(&node(false, 2e9, 1e9), is_costly), ["disk_free_limit of rabbit@a"]);
-        // A node that is down tells nothing but its name.
+        // For a node that is down, only its name is reported.
         assert!(!judge_node(&json!({"name": "rabbit@b"})).iter().any(is_unsafe));
     }
 

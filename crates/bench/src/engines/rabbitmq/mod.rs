@@ -1,4 +1,4 @@
-//! RabbitMQ: the load of seed 004 (as fast as it goes, without confirms), and what a queue of mail asks of it: persistent messages
+//! RabbitMQ: the load of seed 004 (as fast as possible, without confirms), and what a queue of mail needs: persistent messages
 //! with confirms, on a classic and on a quorum queue.
 
 mod management;
@@ -85,7 +85,7 @@ impl Access {
         // The error of the client library might contain the password.
         let form = "--rabbitmq takes amqp://<user>@<host>/<virtual host> or amqps://..., with / of the virtual host as %2f";
         let mut uri: AMQPUri = url.parse().map_err(|_| anyhow!(form))?;
-        // The library takes each of them for localhost.
+        // The library treats each of them as localhost.
         ensure!(!url.contains('['), "--rabbitmq takes the name of a host, no IPv6 address");
         if let Some(file) = &args.rabbitmq.rabbitmq_credentials {
             let (user, password) = target::credentials(file)?;
@@ -102,7 +102,7 @@ impl Access {
         Ok(Self { uri, tls })
     }
 
-    /// Opens a connection. It has no recovery of its own: a broker that dies is an error.
+    /// Opens a connection. It does not reconnect: a broker that dies is an error.
     pub(crate) async fn open(&self) -> anyhow::Result<Connection> {
         let opening = async {
             let mut uri = self.uri.clone();
@@ -121,7 +121,7 @@ impl Access {
     }
 
     /// Opens a connection over TLS, and forwards one connection within this machine to it. The client library's own TLS would
-    /// bring ciphers that nobody needs; without them it sends passwords in the clear.
+    /// add ciphers that nobody needs; without it, the library would send passwords in the clear.
     async fn forward(&self, tls: &TlsConnector) -> anyhow::Result<(String, u16)> {
         let (host, port) = (&*self.uri.authority.host, self.uri.authority.port);
         let broker = TcpStream::connect((host, port)).await?;
@@ -200,7 +200,7 @@ impl Rabbitmq {
         format!("{}_{name}", self.prefix)
     }
 
-    /// Whether the broker has queues that are kept on several nodes.
+    /// Whether the broker supports queues that are replicated to several nodes.
     async fn judge_quorum_queues(&self) -> anyhow::Result<EngineSetting> {
         let channel = self.access.open().await?.create_channel().await?;
         let queue = self.queue("probe");
@@ -222,8 +222,8 @@ impl Rabbitmq {
         })
     }
 
-    /// Measures and shows what network and disk allow. Returns the milliseconds of a message that has the broker for itself:
-    /// it is sent and confirmed, delivered and acknowledged, and has a share of a sync.
+    /// Measures and shows what network and disk allow. Returns the milliseconds of a message on an otherwise idle broker: it
+    /// is sent and confirmed, delivered and acknowledged, and has a share of a sync.
     async fn floors(&self, args: &EnginesArgs, results: &Mutex<Results>) -> anyhow::Result<f64> {
         let channel = self.access.open().await?.create_channel().await?;
         let ping = async || channel.basic_qos(0, BasicQosOptions::default()).await.map_err(Into::into);
@@ -266,7 +266,7 @@ pub(crate) async fn make_queue(channel: &Channel, kind: &str, name: &str) -> any
 
 fn show_seed(outcome: &Outcome, results: &Mutex<Results>) {
     let mut results = results.lock();
-    // Nothing slows the producers down, so that messages pile up: that is the load, no fault of the broker.
+    // Nothing slows the producers down, so messages pile up: that is the load, no fault of the broker.
     let title = "empty messages without confirms, as fast as they go: the queue fills faster than it drains";
     let mut table = results.table(NAME, title);
     let run = outcome.measured.circumstances("all");
@@ -285,7 +285,7 @@ fn show_bounded(kind: &str, outcome: &Outcome, one_ms: f64, results: &Mutex<Resu
         let has_growing_backlog = outcome.has_growing_backlog();
         super::verdict::Circumstances { has_growing_backlog, ..outcome.measured.circumstances(name) }
     };
-    // With many messages under way, the broker must confirm at least what one after the other would get.
+    // With many messages in flight, the broker must confirm at least as fast as one after the other.
     let rate = References::floor(1e3 / one_ms);
     let sent = circumstances(workload::CONFIRM);
     table.rate("confirmed", "1/s", outcome.sent_per_second(), rate, &sent);

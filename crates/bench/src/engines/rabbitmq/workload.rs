@@ -37,13 +37,13 @@ pub(super) const WINDOW: usize = 100;
 /// Without confirms: messages of a producer that wait to be written to its connection, and those that wait in a consumer.
 const UNWRITTEN: usize = 1;
 const UNBOUNDED_PREFETCH: u16 = 10_000;
-/// A load without confirms ends after so many messages, before they fill the broker's memory.
+/// A load without confirms ends after this many messages, before they fill the broker's memory.
 const MESSAGES_MAX: u64 = 2_000_000;
 /// After the time of a load: how long the last confirms and messages may take.
 const END_MAX: Duration = Duration::from_secs(10);
-/// So many failures end a producer: the broker is gone.
+/// This many failures end a producer: the broker is gone.
 const FAILURES_MAX: u64 = 20;
-/// A consumer that is late by no more than this is not overtaken: what producers and consumers have under way.
+/// A backlog up to this is normal: what producers and consumers have in flight.
 const UNDER_WAY: u64 = 2 * (PRODUCERS * WINDOW + CONSUMERS * WINDOW) as u64;
 
 /// The times of a load: from sending to the confirm, and from sending to the consumer.
@@ -80,13 +80,13 @@ impl Load {
     }
 }
 
-/// What a load gave.
+/// The outcome of a load.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The messages sent, with confirms the confirmed ones.
+    /// The messages sent; with confirms, those confirmed.
     pub(super) measured: Measured,
     received: u64,
-    /// Until the last message was received, or until nobody waited for more.
+    /// Until the last message was received, or until the wait for more ended.
     receiving: Duration,
     /// Sent and not received when the producers stopped.
     pub(super) backlog: u64,
@@ -101,7 +101,7 @@ impl Outcome {
         self.received as f64 / self.receiving.as_secs_f64().max(1e-9)
     }
 
-    /// Whether the consumers fell behind, by more than is under way at any time.
+    /// Whether the consumers fell behind, by more than is in flight at any time.
     pub(super) fn has_growing_backlog(&self) -> bool {
         self.backlog > UNDER_WAY.max(self.measured.operations / 5)
     }
@@ -132,7 +132,7 @@ impl Shared {
     }
 }
 
-/// Runs a load on a queue that is there.
+/// Runs a load on an existing queue.
 ///
 /// # Errors
 /// When a connection can't be opened or breaks. A broker that accepts no messages is no error, but a failure in the outcome.
@@ -141,7 +141,7 @@ pub(super) async fn run(access: &Access, load: Load) -> anyhow::Result<Outcome> 
     for _ in 0..PRODUCERS {
         to_produce.push(access.open().await?);
     }
-    // First, as a broker with a full queue lets new consumers wait.
+    // First, because a broker with a full queue makes new consumers wait.
     for _ in 0..CONSUMERS {
         let connection = access.open().await?;
         let consumer = subscribe(&connection, &load).await?;
@@ -193,7 +193,7 @@ pub(super) async fn run(access: &Access, load: Load) -> anyhow::Result<Outcome> 
 }
 
 /// Waits until all messages have arrived; for those without confirms only until the time of the load is over. Returns the time
-/// since it began.
+/// since the start.
 async fn receive_the_rest(
     shared: &Shared,
     consumers: &mut JoinSet<anyhow::Result<Latencies>>,
@@ -224,7 +224,7 @@ impl Produced {
     }
 }
 
-/// Sends messages until the time is over, with a bounded number under way.
+/// Sends messages until the time is over, with a bounded number in flight.
 async fn produce(connection: Connection, shared: Arc<Shared>) -> anyhow::Result<Produced> {
     let mut events = Box::pin(connection.events_listener());
     let channel = connection.create_channel().await?;
@@ -264,7 +264,7 @@ async fn produce(connection: Connection, shared: Arc<Shared>) -> anyhow::Result<
     }
 }
 
-/// Why messages wait for more than the time of a load.
+/// Why messages wait for longer than the time of a load.
 fn why_blocked(connection: &Connection, events: &mut (impl Stream<Item = Event> + Unpin)) -> String {
     let mut reason = None;
     while let Some(Some(event)) = events.next().now_or_never() {
@@ -316,7 +316,7 @@ async fn subscribe(connection: &Connection, load: &Load) -> anyhow::Result<Consu
     Ok(channel.basic_consume(queue, "".into(), options, FieldTable::default()).await?)
 }
 
-/// Receives and acknowledges messages until it is stopped. The connection ends with it.
+/// Receives and acknowledges messages until it is stopped, then closes the connection.
 async fn consume(
     _connection: Connection,
     mut consumer: Consumer,
@@ -324,13 +324,13 @@ async fn consume(
     mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Latencies> {
     let mut times = Latencies::default();
-    // As many as the broker delivers without one: its prefetch.
+    // As many as the broker delivers without an acknowledgement: its prefetch.
     let mut acknowledging = FuturesUnordered::new();
     loop {
         let delivery = tokio::select! {
             _ = stopped.changed() => return Ok(times),
             Some(acknowledged) = acknowledging.next(), if !acknowledging.is_empty() => {
-                let _: bool = acknowledged?; // false after the connection broke, which the next delivery says
+                let _: bool = acknowledged?; // false after the connection broke, which the next delivery reports
                 continue;
             }
             delivery = consumer.next() => delivery,

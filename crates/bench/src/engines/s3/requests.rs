@@ -21,7 +21,7 @@ use super::{super::http_client::HttpClient, Address, DEFAULT_REGION, EnginesArgs
 
 /// SHA-256 of `right`, in the encoding of `x-amz-checksum-sha256`.
 const SHA256_OF_RIGHT: &str = "JwQvTm7KfQsqfuQCbfLs+lHTM55tEiqgmRGOzYVjutk=";
-/// Longer answers have failed.
+/// Requests that take longer have failed.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// Signs and sends requests. For `object_store` it is the client that sends.
@@ -39,7 +39,7 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// What the storage does with checksums.
+/// How the storage handles checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checksums {
     /// It refuses a body with a wrong one.
@@ -104,7 +104,7 @@ impl Requests {
         }
     }
 
-    /// Whether the bucket is gone; it stays while it has objects.
+    /// Deletes the bucket; returns whether it is gone. It stays while it has objects.
     pub(super) async fn delete_bucket(&self, bucket: &str) -> anyhow::Result<bool> {
         let answer = self.send(Method::DELETE, &format!("/{bucket}"), &[], Bytes::new(), None).await?;
         match answer.status {
@@ -133,14 +133,14 @@ impl Requests {
         Ok(if wrong.status.is_success() { Checksums::Ignored } else { Checksums::Checked })
     }
 
-    /// Whether the bucket keeps old versions; `None` if it does not say.
+    /// Whether the bucket keeps old versions; `None` if the storage does not report it.
     pub(super) async fn has_versions(&self, bucket: &str) -> anyhow::Result<Option<bool>> {
         let get = format!("/{bucket}?versioning");
         let answer = self.send(Method::GET, &get, &[], Bytes::new(), None).await?;
         Ok(answer.status.is_success().then(|| element(&answer.text, "Status") == Some("Enabled")))
     }
 
-    /// Signs a request and sends it; `digest` is what its signature says of the body's SHA-256.
+    /// Signs a request and sends it; `digest` is the SHA-256 of the body according to the signature.
     async fn send(
         &self,
         method: Method,

@@ -91,7 +91,7 @@ async fn a_bucket_that_is_named_must_exist() {
     let mut args = args_for(url, folder.path(), "access:secret");
     let engine = connect(&args).await.unwrap().unwrap();
     assert!(engine.created().contains("s3 rb --force s3://restante-bench-"), "{}", engine.created());
-    // Nothing is there, so there is nothing to remove.
+    // Nothing exists, so there is nothing to remove.
     engine.clean_up().await.unwrap();
     args.s3.bucket = Some("mail".to_owned());
     assert!(error_of(connect(&args)).await.contains("there is no bucket mail"));

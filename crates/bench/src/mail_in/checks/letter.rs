@@ -25,7 +25,7 @@ impl Keys {
         Ok(Self { rsa: RsaKeyPair::generate(KeySize::Rsa2048)?, ed25519: Ed25519KeyPair::generate()? })
     }
 
-    /// Names of the bank: its keys, its servers, its policy.
+    /// DNS records of the bank: its keys, its servers, its policy.
     pub(super) fn names(&self) -> anyhow::Result<FixedResolver> {
         let names = FixedResolver::new();
         let publish = |name: &str, text: String| names.set_txt(name, Answer::Found(vec![text]));
@@ -42,7 +42,8 @@ impl Keys {
         Ok(names)
     }
 
-    /// A mail with about so many bytes of body, and so many signatures, two at most. The fields and lines are in canonical form as they stand.
+    /// A mail with about `body_bytes` bytes of body and `signatures` signatures, two at most. Its fields and lines are in
+    /// canonical form already.
     pub(super) fn mail(&self, body_bytes: usize, signatures: usize) -> anyhow::Result<Bytes> {
         let line = "Dear customer, this is what your account did in the last month, and a line.\r\n";
         let body = line.repeat(body_bytes.div_ceil(line.len()));

@@ -22,9 +22,9 @@ use letter::Keys;
 
 const LENGTH: Duration = Duration::from_secs(2);
 const QUICK: Duration = Duration::from_millis(50);
-/// Messages before the measured ones.
+/// Messages sent before the measured ones.
 const WARM_UP: usize = 20;
-/// What restante promises of a mail of 4 KB with two signatures.
+/// What restante promises for a mail of 4 KB with two signatures.
 const CHECK_US_MAX: f64 = 2_000.0;
 const BODY_BYTES: usize = 3_200;
 const LARGE_BYTES: usize = 10 << 20;
@@ -41,7 +41,7 @@ struct Row {
     server_cpu_us: Option<f64>,
 }
 
-/// A message that is checked, and what must be found of it.
+/// A message that is checked, and the expected results.
 struct Case {
     op: &'static str,
     raw: Bytes,

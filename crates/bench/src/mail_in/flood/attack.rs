@@ -1,4 +1,4 @@
-//! Floods: clients that each do the same again and again, from many addresses.
+//! Floods: clients that each do the same repeatedly, from many addresses.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ const ADDRESSES: u64 = 1_000;
 /// The time in which all clients of a flood connect, and how long a client whose connection has ended waits before the next one.
 const RAMP: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(2);
-/// A byte of a client that talks slowly.
+/// The pause of a slow client after each byte.
 const BYTE: Duration = Duration::from_secs(1);
 /// Unknown recipients that a client sends at once.
 const GUESSES: u64 = 20;
@@ -37,11 +37,11 @@ const LOGINS: u64 = 3;
 /// What the clients of a flood do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// They connect, introduce themselves and say no more.
+    /// They connect, introduce themselves and send no more.
     Connections,
     /// They send a byte a second: half of them of commands, half of a message.
     SlowTalkers,
-    /// They name recipients that don't exist.
+    /// They send recipients that don't exist.
     UnknownRecipients,
     /// They log in with wrong passwords, half of them to accounts that exist.
     PasswordGuessing,
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The address of a client: 10.kind.x.y for no two kinds the same.
+    /// The address of a client: 10.kind.x.y, different for each kind.
     fn address(self, number: u64) -> Ipv4Addr {
         let [.., high, low] = (number % ADDRESSES).to_be_bytes();
         Ipv4Addr::new(10 + self as u8, high, low, 1)
@@ -72,7 +72,7 @@ impl Kind {
 pub(super) struct Counts {
     pub(super) attempts: AtomicU64,
     pub(super) refused: AtomicU64,
-    /// Messages that were accepted, which none should be.
+    /// Messages that were accepted; none should be.
     pub(super) accepted: AtomicU64,
 }
 
@@ -86,11 +86,11 @@ impl Counts {
     }
 }
 
-/// A flood that runs.
+/// A running flood.
 pub(super) struct Flood(JoinSet<()>);
 
 impl Flood {
-    /// Lets the clients of these kinds begin.
+    /// Starts the clients of these kinds.
     pub(super) fn start(
         kinds: &[Kind],
         is_quick: bool,
@@ -115,7 +115,7 @@ impl Flood {
         Self(tasks)
     }
 
-    /// Breaks off all connections.
+    /// Closes all connections.
     pub(super) async fn stop(mut self) {
         self.0.shutdown().await;
     }
@@ -133,7 +133,7 @@ impl Client {
     async fn run(self, delay: Duration) {
         sleep(delay).await;
         for round in 0_u64.. {
-            // How a connection ends is counted; a client of a flood goes on in any case.
+            // The end of a connection is counted; a client of a flood goes on in any case.
             let _: io::Result<()> = match self.kind {
                 Kind::Connections => self.hold().await,
                 Kind::SlowTalkers => self.talk_slowly().await,
@@ -182,7 +182,7 @@ impl Client {
         drip(&mut wire, b"Subject: slow\r\n\r\nA line of a message that has no end\r\n").await
     }
 
-    /// Names unknown recipients without waiting for replies.
+    /// Sends unknown recipients without waiting for replies.
     async fn guess_recipients(&self, round: u64) -> io::Result<()> {
         self.counts.attempt(GUESSES);
         let mut left = GUESSES;
@@ -234,7 +234,7 @@ impl Client {
     }
 }
 
-/// Sends a byte a second, again and again, until the server closes the connection.
+/// Sends a byte a second, repeatedly, until the server closes the connection.
 async fn drip(wire: &mut Wire, text: &[u8]) -> io::Result<()> {
     loop {
         for byte in text {

@@ -26,7 +26,7 @@ use crate::{jmap::corpus::Corpus, measure::Latencies, pace::Tickets};
 const SERVERS: u64 = 8;
 /// Users, each with an account and an address.
 pub(super) const SUBMITTERS: u64 = 3;
-/// Mails a second of all servers, and of all users: within what an address may send a minute, and an account an hour.
+/// Mails a second of all servers, and of all users: within the limits of an address per minute, and of an account per hour.
 const DELIVERED_PER_S: f64 = 32.0;
 const SUBMITTED_PER_S: f64 = 5.0;
 /// The numbers of submitted mails begin here.
@@ -38,7 +38,7 @@ const GREETING: Duration = Duration::from_millis(100);
 /// A mail that takes longer counts as not accepted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a mail comes.
+/// How a mail is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// From a mail server, to an account.
@@ -79,7 +79,7 @@ impl Times {
     }
 }
 
-/// What became of all mails of a scenario.
+/// The outcome of all mails of a scenario.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
     pub(super) accepted: AtomicU64,
@@ -103,7 +103,7 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn new(scenario: Scenario, target: &Target, tls: Arc<ClientConfig>) -> Self {
-        // No two scenarios have the same mails: a repeated one would be stored once.
+        // No two scenarios have the same mails: a repeated mail would be stored only once.
         let corpus = Corpus { seed: scenario as u64 };
         Self {
             scenario,
@@ -118,7 +118,7 @@ impl Known {
         }
     }
 
-    /// Sends mails at an even rate for so long, and waits for the last of them. One that takes long delays no other.
+    /// Sends mails at an even rate for this long, and waits for the last of them. A slow one delays no other.
     pub(super) async fn send(self: &Arc<Self>, length: Duration) -> anyhow::Result<Times> {
         let begun = Instant::now();
         let all = |by, per_second| async move {
@@ -141,9 +141,9 @@ impl Known {
         Ok(Times { smtp, submission })
     }
 
-    /// Sends a mail. Returns how long that took; `None` when it was not accepted.
+    /// Sends a mail. Returns how long that took; `None` if it was not accepted.
     async fn send_one(&self, by: By, from: Instant) -> Option<Duration> {
-        // No two mails have the same number: those that are submitted begin further on.
+        // No two mails have the same number: those that are submitted start at a higher one.
         let sent = match by {
             By::Smtp => {
                 let number = self.delivered.fetch_add(1, Ordering::Relaxed);
@@ -195,12 +195,12 @@ impl Known {
         wire.expect(250).await?;
         wire.expect(250).await?;
         wire.expect(354).await?;
-        // Who submits must be the author.
+        // A submitter must be the author.
         let mail = with_author(&self.corpus.plain(number, &self.texts, MAIL_BYTES - 2), from);
         wire.send(format!("{mail}\r\n.\r\n").as_bytes()).await?;
         wire.expect(250).await?;
         let accepted = Instant::now();
-        let _ = wire.ask("QUIT\r\n", 221).await; // the mail is accepted, whatever the answer is
+        let _ = wire.ask("QUIT\r\n", 221).await; // the mail is accepted, whatever the reply is
         Ok(accepted)
     }
 }

@@ -32,7 +32,7 @@ use known::{By, Known, Times};
 use names::Names;
 use setup::{Setup, Target};
 
-/// Phases of a scenario: known senders alone, then beside the flood, so often.
+/// Rounds of a scenario: known senders alone, then together with the flood.
 const ROUNDS: u64 = 3;
 const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(5);
@@ -40,9 +40,9 @@ const BESIDE: Duration = Duration::from_secs(10);
 const QUICK: Duration = Duration::from_millis(500);
 /// After a flood, until the server has noticed the end of its connections.
 const SETTLING: Duration = Duration::from_secs(1);
-/// How often the server's memory is looked at.
+/// How often the server's memory is read.
 const POLL: Duration = Duration::from_millis(50);
-/// Files of the bench beside the connections of floods.
+/// Files of the bench in addition to the connections of floods.
 const OTHER_FILES: u64 = 512;
 
 /// A flood, or all at once.
@@ -85,13 +85,13 @@ impl Scenario {
     }
 }
 
-/// A row of JSON: the mails of known senders that come in one way, in one scenario.
+/// A row of JSON: the mails of known senders by one protocol, in one scenario.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     op: &'static str,
     /// How the known senders send: `smtp` or `submission`.
     known: &'static str,
-    /// Of the flood, at once.
+    /// Of the flood, at the same time.
     connections: u64,
     /// Connections, recipients and log-ins that the flood tried, and those that were refused or cut off.
     attempts: u64,
@@ -100,7 +100,7 @@ struct Row {
     known_alone_p99_ms: f64,
     known_beside_p50_ms: f64,
     known_beside_p99_ms: f64,
-    /// Of the medians, beside by alone.
+    /// The median with the flood divided by the median alone.
     ratio: Option<f64>,
     private_mb_before: Option<f64>,
     private_mb_peak: Option<f64>,
@@ -163,12 +163,12 @@ struct Bench<'a> {
     is_quick: bool,
 }
 
-/// What was measured of a scenario.
+/// The measurements of a scenario.
 #[derive(Default)]
 struct Measured {
     alone: Times,
     beside: Times,
-    /// Private memory of the server in bytes, after known senders alone, and the most beside the flood.
+    /// Private memory of the server in bytes: after known senders alone, and the most during the flood.
     before: Option<u64>,
     peak: Option<u64>,
 }
@@ -200,7 +200,7 @@ impl Bench<'_> {
         Ok((rows, tally))
     }
 
-    /// Sends beside a flood, and notes the most memory of the server meanwhile.
+    /// Sends during a flood, and records the most memory of the server meanwhile.
     async fn send_beside(
         &self,
         known: &Arc<Known>,
@@ -237,7 +237,7 @@ impl Bench<'_> {
     }
 }
 
-/// Compares what the server has taken with what known senders got as answers.
+/// Compares what the server has accepted with the replies that known senders got.
 async fn tally(known: &Known, counts: &Counts, target: &Target) -> anyhow::Result<Tally> {
     let scrape = Scrape::of(target.server.address).await?;
     let of = |result| scrape.sum_with("restante_smtp_messages_total", "result", result);

@@ -1,4 +1,4 @@
-//! A name server that knows no name: nothing is asked of the network, and each look-up is answered at once.
+//! A name server that knows no name: nothing is sent to the network, and each look-up is answered at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,11 +10,12 @@ const QUERY_BYTES_MAX: usize = 4_096;
 /// Response, and NXDOMAIN with "recursion available" (RFC 1035 §4.1.1).
 const IS_RESPONSE: u8 = 0x80;
 const NO_SUCH_NAME: u8 = 0x83;
-/// The SOA of the root, for an hour: only with the SOA of a zone is it certain that a name does not exist (RFC 2308 §2). Its names are the root, its numbers 1.
+/// The SOA of the root, for an hour: only the SOA of a zone proves that a name does not exist (RFC 2308 §2). Its names are the
+/// root, its numbers 1.
 const ROOT_SOA: [u8; 33] =
     [0, 0, 6, 0, 1, 0, 0, 14, 16, 0, 22, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1];
 
-/// A running name server. Dropping it ends it.
+/// A running name server. Dropping it stops it.
 pub(super) struct Names {
     pub(super) address: SocketAddr,
     task: JoinHandle<()>,

@@ -3,10 +3,10 @@
 use super::{Row, Tally};
 use crate::report::{Goal, Report, Table, number, optional};
 
-/// How much longer known senders may take beside a flood, of the medians.
+/// How much longer known senders may take during a flood, as a ratio of medians.
 const RATIO_MAX: f64 = 2.0;
-/// How much a flood may add to the private memory of the server: 1,024 connections on each of two listeners, by default, with 32 KiB each for what
-/// they have read.
+/// How much a flood may add to the private memory of the server: by default, 1,024 connections on each of two listeners, with 32
+/// KiB each for what they have read.
 const GROWTH_MB_MAX: f64 = 64.0;
 
 /// Adds rows, a table, goals and notes.

@@ -29,7 +29,7 @@ pub(super) fn recipient(number: u64) -> String {
     format!("recipient{number}@{DOMAIN}")
 }
 
-/// An account that a flood knows.
+/// An account whose password a flood guesses.
 pub(super) fn victim(number: u64) -> String {
     format!("victim{number}@{DOMAIN}")
 }
@@ -44,7 +44,7 @@ pub(super) struct Setup {
     folder: PathBuf,
     certificate: PathBuf,
     key: PathBuf,
-    /// The name server that they ask.
+    /// The name server that they query.
     names: SocketAddr,
 }
 
@@ -93,7 +93,7 @@ impl Setup {
         Ok(records.upkeep.close().await?)
     }
 
-    /// Starts a server of its own for a scenario, so that no limit or memory of another one is left.
+    /// Starts a server of its own for a scenario, so that no limit or memory use is left over from another one.
     pub(super) async fn start(&self, program: &Path, scenario: Scenario) -> anyhow::Result<Target> {
         let [smtp, submission] = free_addresses()?;
         let below = |name: &str| self.folder.join(name).display().to_string();
@@ -106,7 +106,7 @@ impl Setup {
         ];
         let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
         let variables = vec![
-            // Loopback is exempt from the limits of addresses: clients come in the names that a proxy gives them.
+            // Loopback is exempt from the limits of addresses: clients have the addresses that a proxy header gives.
             ("RESTANTE_SMTP__PROXIES", "127.0.0.1".to_owned()),
             ("RESTANTE_TLS__CERTIFICATE_FILES", self.certificate.display().to_string()),
             ("RESTANTE_TLS__CERTIFICATE_KEY_FILES", self.key.display().to_string()),

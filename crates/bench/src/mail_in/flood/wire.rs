@@ -1,4 +1,4 @@
-//! Connections to the server, as a proxy makes them: each begins with the address of a client.
+//! Connections to the server, as made by a proxy: each starts with the address of a client.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use tokio_rustls::{
 
 /// The beginning of a header of the PROXY protocol, version 2, with addresses of IPv4.
 const PROXY_HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
-/// The target and the ports in it, which have no meaning here.
+/// The destination address and the ports, which have no meaning here.
 const PROXY_REST: [u8; 8] = [203, 0, 113, 9, 0x1f, 0x90, 0x00, 0x19];
 /// No line of a reply is longer (RFC 5321 §4.5.3.1.5).
 const LINE_BYTES_MAX: u64 = 512;
@@ -34,7 +34,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects in the name of a client.
+    /// Connects with the address of a client.
     pub(super) async fn connect(server: SocketAddr, client: Ipv4Addr) -> io::Result<Self> {
         let mut stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
@@ -47,7 +47,7 @@ impl Wire {
         Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream), line: String::new() }
     }
 
-    /// Asks for TLS, and makes the handshake.
+    /// Sends STARTTLS, and makes the handshake.
     pub(super) async fn start_tls(mut self, config: &Arc<ClientConfig>) -> io::Result<Self> {
         self.ask("STARTTLS\r\n", 220).await?;
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
@@ -61,7 +61,7 @@ impl Wire {
         stream.flush().await
     }
 
-    /// The code of the next reply. An error at the end of the connection.
+    /// The code of the next reply. The end of the connection is an error.
     pub(super) async fn reply(&mut self) -> io::Result<u16> {
         loop {
             self.line.clear();

@@ -1,4 +1,4 @@
-//! An archive: appends beside the three writes that they need at least, and pages at two sizes.
+//! An archive: appends compared with the three writes that they need at least, and pages at two sizes.
 
 use std::{
     future::Future,
@@ -44,9 +44,9 @@ const SMALL_MESSAGES: u64 = 10_000;
 const FILL_MESSAGES: u64 = 2_000;
 const FILLERS: usize = 4;
 const PAGE: usize = 100;
-/// What the value of a message has beside its body: `docs/formats/archive-cassandra.md`.
+/// What the value of a message has besides its body: `docs/formats/archive-cassandra.md`.
 const VALUE_HEAD_BYTES: usize = 25;
-/// What a partition's key begins with.
+/// The first byte of a partition's key.
 const BY_TIME: u8 = 0;
 const BY_TOPIC: u8 = 1;
 const BY_HASH: u8 = 2;
@@ -105,7 +105,7 @@ impl Cassandra {
     }
 }
 
-/// The message with that number, in the order of time.
+/// The message with this number, in time order.
 fn message(number: u64) -> Message {
     let mut random = Random::new(number, 1);
     let mut hash = [0; 32];
@@ -183,7 +183,7 @@ struct RawAppends {
     /// Of messages, and of keys, so many in one partition.
     messages: Batch,
     keys: Batch,
-    /// The timestamp of the last write; it falls, as that of the engine.
+    /// The timestamp of the last write; it decreases, as in the engine.
     written: AtomicI64,
 }
 
@@ -233,7 +233,7 @@ impl RawAppends {
         Ok(())
     }
 
-    /// All in one window, unless the next one begins among them.
+    /// All in one window, unless the next window starts among them.
     async fn put_messages(&self, messages: &[Message], written: i64) -> anyhow::Result<()> {
         let window = |message: &Message| message.timestamp.0.div_euclid(WINDOW_NS);
         for of_window in messages.chunk_by(|one, other| window(one) == window(other)) {

@@ -1,4 +1,4 @@
-//! Commits, beside one conditional batch on one partition with the same rows.
+//! Commits, compared with one conditional batch on one partition with the same rows.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -25,11 +25,11 @@ use super::{
 
 /// Accounts that get commits at once.
 const ACCOUNTS: usize = 64;
-/// The head of an account has its full length after so many commits.
+/// The head of an account has its full length after this many commits.
 const SAMPLES: u64 = 17;
 /// The first byte of the body's key, which sorts after all others.
 const BODY_KEY: u8 = 5;
-/// The store's name in the keys of partitions, as the engine has it.
+/// The store's name in the keys of partitions, as in the engine.
 pub(super) const STORE: &str = "records";
 
 impl Cassandra {
@@ -52,7 +52,7 @@ impl Cassandra {
         Ok(())
     }
 
-    /// The rows of an account as the engine has them.
+    /// The rows of an account as the engine stores them.
     async fn rows_of(&self, account: AccountId) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let table = format!("{}.account", self.keyspace(Keyspace::Records));
         let read = format!("SELECT key, value FROM {table} WHERE store = ? AND account = ?");
@@ -65,12 +65,12 @@ impl Cassandra {
 /// Accounts to which the raw client commits.
 struct RawCommits {
     session: Arc<Session>,
-    /// The move of the head, then the rows.
+    /// The update of the head, then the rows.
     batch: Batch,
-    /// Keys and values of one commit, but for its head.
+    /// Keys and values of one commit, except its head.
     rows: Vec<(Vec<u8>, Vec<u8>)>,
     head_bytes: usize,
-    /// How many commits each account has got.
+    /// How many commits each account has had.
     heads: Vec<Mutex<u64>>,
 }
 
@@ -103,7 +103,7 @@ impl RawCommits {
         Ok(raw)
     }
 
-    /// A head: the number of commits, in as many bytes as a head of the engine has.
+    /// A head: the number of commits, padded to the length of the engine's head.
     fn head(&self, commits: u64) -> Vec<u8> {
         let mut head = commits.to_be_bytes().to_vec();
         head.resize(self.head_bytes.max(head.len()), b'h');
@@ -137,7 +137,7 @@ impl RawCommits {
     }
 }
 
-/// The keys and values that a commit of the engine writes, its body among them, and the bytes of a head.
+/// The keys and values that a commit of the engine writes, including its body, and the bytes of a head.
 async fn sample(cassandra: &Cassandra, opened: &Opened) -> anyhow::Result<(Vec<(Vec<u8>, Vec<u8>)>, usize)> {
     let mut before = Vec::new();
     for number in 0..SAMPLES {

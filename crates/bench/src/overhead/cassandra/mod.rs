@@ -25,7 +25,7 @@ const VARIABLE: &str = "RESTANTE_CASSANDRA_URL";
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_secs(15);
 const SCHEMA_CHANGE_MAX: Duration = Duration::from_secs(60);
-/// What restante's engines have by default.
+/// The defaults of restante's engines.
 const CONNECTIONS: NonZero<usize> = NonZero::new(2).expect("it is not 0");
 /// The options of the engine's tables.
 const OPTIONS: &str = "read_repair = 'NONE' AND speculative_retry = '50ms' AND allow_auto_snapshot = false";
@@ -61,7 +61,7 @@ async fn open_session(url: &str) -> anyhow::Result<Session> {
 
 struct Cassandra {
     url: String,
-    /// What the names of all keyspaces of this run begin with.
+    /// The prefix of the names of all keyspaces of this run.
     name: String,
     session: Arc<Session>,
 }
@@ -130,7 +130,7 @@ impl Cassandra {
         self.measure_reads(bench, opened).await
     }
 
-    /// A keyspace with the replicas that the engine's own has.
+    /// A keyspace with as many replicas as the engine's own.
     async fn make_raw_keyspace(&self) -> anyhow::Result<()> {
         let ask = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
         let answer = self.session.query_unpaged(ask, (self.keyspace(Keyspace::Records),)).await?;

@@ -1,4 +1,4 @@
-//! Reads of records, beside slices of the same rows by the raw client, from the engine's own tables.
+//! Reads of records, compared with slices of the same rows by the raw client, from the engine's own tables.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ const LARGE: AccountId = AccountId(3);
 const SMALL_EMAILS: u64 = 1_000;
 const SMALL_IN_COMMIT: u64 = 10;
 const LARGE_IN_COMMIT: u64 = 1_000;
-/// What the keys of an account begin with: `docs/formats/records-cassandra.md`.
+/// The prefixes of an account's keys: `docs/formats/records-cassandra.md`.
 const STATE: u8 = 1;
 const HISTORY: u8 = 2;
 const INDEX: u8 = 3;
@@ -67,7 +67,7 @@ impl Cassandra {
     }
 }
 
-/// A side with one client. Both sides of a pair read the same rows: the number of a read says which.
+/// A side with one client. Both sides of a pair read the same rows, chosen by the number of the read.
 fn reads<F, W>(read: F) -> impl AsyncFnMut(Duration) -> anyhow::Result<Load>
 where
     F: Fn(u64) -> W + Clone + Send + Sync + 'static,
@@ -164,7 +164,7 @@ impl Partition {
         let bucket = |email: usize| self.bodies.get(email).map(|body| body / BUCKET);
         let is_in_one =
             |first: &usize| bucket(*first).is_some() && bucket(*first) == bucket(*first + PAGE - 1);
-        // A bucket has more than two pages, so one beside it is whole where this one is not.
+        // A bucket has more than two pages, so if this page is split, one next to it is whole.
         let near = [Some(first), first.checked_sub(PAGE), Some(first + PAGE)];
         let first = near.into_iter().flatten().find(is_in_one).unwrap_or(first);
         (first, first + PAGE)
@@ -187,7 +187,7 @@ impl Partition {
     }
 
     async fn raw_page(self: Arc<Self>, number: u64) -> anyhow::Result<()> {
-        // One more than the page has says whether more follow, as the engine reads.
+        // One row more than the page shows whether more follow, as the engine reads.
         self.slice(self.entries.get(self.first_of_page(number)), PAGE + 1).await
     }
 

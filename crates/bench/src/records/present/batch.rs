@@ -191,7 +191,7 @@ fn time_table(rows: &[Row<BatchFigures>]) -> Table {
     table
 }
 
-/// The figures of one cell. One at a time there may be fewer records than asked for.
+/// The figures of one cell. With commits of one record there may be fewer records than requested.
 fn find<'a>(
     rows: &'a [Row<BatchFigures>],
     engine: &str,

@@ -91,12 +91,12 @@ fn mails(rows: &[Row<SeedFigures>]) -> String {
     number(mails as f64)
 }
 
-/// Main file at rest by bytes of mails.
+/// Main file at rest divided by bytes of mails.
 fn amplification(figures: &SeedFigures) -> Option<f64> {
     ratio(figures.closed?.main_bytes as f64, figures.head.payload_bytes? as f64)
 }
 
-/// Main file at rest by bytes of all keys and values.
+/// Main file at rest divided by bytes of all keys and values.
 fn key_value_ratio(figures: &SeedFigures) -> Option<f64> {
     ratio(figures.closed?.main_bytes as f64, figures.pages?.key_value_bytes? as f64)
 }
@@ -131,7 +131,7 @@ fn table1(rows: &[Row<SeedFigures>]) -> Table {
     )
 }
 
-/// Bytes given to write calls by bytes of mails.
+/// Bytes passed to write calls divided by bytes of mails.
 fn written_ratio(figures: &SeedFigures) -> Option<f64> {
     ratio(figures.head.written_bytes? as f64, figures.head.payload_bytes? as f64)
 }

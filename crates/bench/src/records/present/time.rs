@@ -19,8 +19,8 @@ const RECORDS: u64 = 100_000;
 const POINT_US_GOAL: f64 = 2.0;
 const NEWEST_US_GOAL: f64 = 100.0;
 const CHANGES_US_GOAL: f64 = 200.0;
-/// One committer by appending and syncing without any engine, as for the archive's appends: besides the sync a commit
-/// switches threads twice.
+/// One committer compared with appending and syncing without any engine, as for the archive's appends: besides the
+/// sync a commit switches threads twice.
 const FLOOR_GOAL: f64 = 0.8;
 const GROUP_GOAL: f64 = 15.0;
 
@@ -96,7 +96,7 @@ fn read_bars(rows: &[Row<ReadFigures>]) -> Plot {
     Plot::Bars(Bars { title: "Reads".to_owned(), unit: "us", groups, series })
 }
 
-/// The slowest of both states. A mailbox of another size is not judged.
+/// The slower of both states. A mailbox of another size is not judged.
 fn slowest(rows: &[Row<ReadFigures>], what: What) -> Option<f64> {
     let is_it = |figures: &&ReadFigures| {
         figures.what == what && figures.head.entities == RECORDS && figures.mailbox_mails == INBOX_MAILS

@@ -1,4 +1,4 @@
-//! Small maps from keys of 16 bits to numbers, as sessions keep them, and restante's own.
+//! Small maps from keys of 16 bits to numbers, as sessions have them, and restante's own.
 
 use restante_sessions::{InfoBuf, InfoChange, InfoKey, InfoValue};
 
@@ -26,11 +26,11 @@ pub trait InfoMap: Clone {
     /// The map's name in reports.
     const NAME: &'static str;
 
-    /// Makes a map of entries in any order. A map that keeps an order keeps this one.
+    /// Makes a map of entries in any order. A map with an order has this one.
     fn build(pairs: &[(u16, i64)]) -> Self;
     /// The value of a key.
     fn find(&self, key: u16) -> Option<i64>;
-    /// A copy with these changes, as a session manager makes it: new values replace old ones.
+    /// A copy with these changes, as made by a session manager: new values replace old ones.
     fn merged(&self, changes: &Changes) -> Self;
 }
 

@@ -34,7 +34,7 @@ pub struct EntryBytes {
 }
 
 impl EntryBytes {
-    /// The row of maps of `keys` entries that take `bytes` each.
+    /// The row of maps of `keys` entries of `bytes` each.
     pub fn new(map: &'static str, keys: u16, bytes: f64) -> Self {
         let bytes_per_entry = rounded(bytes / f64::from(keys));
         Self { part: "entries", map, op: "bytes", keys, bytes_per_entry }
@@ -61,7 +61,7 @@ pub(in super::super) async fn entry_bytes(
     Ok(rows)
 }
 
-/// The name of the rows of encoded bytes, which are all that a session's entry takes.
+/// The name of the rows of encoded bytes, which are all that an entry of a session needs.
 pub(in super::super) const IN_A_SESSION: &str = "restante, in a session";
 
 /// The encoded bytes of small entries: an address, a short text, and small numbers.

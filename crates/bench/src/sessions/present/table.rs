@@ -8,9 +8,9 @@ use crate::{
 
 /// Cache misses of a look-up.
 const MISSES_GOAL: f64 = 1.5;
-/// Two threads by one.
+/// The rate of two threads divided by that of one.
 const THREADS_GOAL: f64 = 1.0;
-/// Counting in the largest table, and by that in the smallest.
+/// Counting in the largest table, and that divided by counting in the smallest.
 const COUNTS_NS_GOAL: f64 = 2_000.0;
 const COUNTS_RATIO_GOAL: f64 = 3.0;
 /// Bytes of a session without info: on average over all fills, and at the worst.
@@ -138,7 +138,7 @@ fn table_goals(rows: &[TableRow], sizes: &[u32]) -> Vec<Goal> {
     goals
 }
 
-/// Both mixes, with three entries: operations a second of two threads by those of one.
+/// Both mixes, with three entries: operations a second of two threads divided by those of one.
 fn thread_goals(rows: &[TableRow], size: u32) -> Vec<Goal> {
     let mut goals = Vec::new();
     for row in rows {

@@ -27,7 +27,7 @@ use client::Client;
 /// Sessions that are opened.
 const SESSIONS: u64 = 100_000;
 const SESSIONS_QUICK: u64 = 500;
-/// Operations that are under way at any moment.
+/// Operations in flight at any moment.
 pub(super) const IN_FLIGHT: u64 = 16;
 
 /// A row of JSON.
@@ -42,7 +42,7 @@ pub(super) struct RedisRow {
     pub(super) per_s: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// Memory that Redis uses per session; `None` when it is not known.
+    /// Memory that Redis uses per session; `None` if it is not known.
     pub(super) bytes_per_session: Option<f64>,
 }
 

@@ -15,7 +15,7 @@ enum State {
     Head,
     /// In the line with a chunk's size.
     Size,
-    /// In a chunk, with so many bytes left.
+    /// In a chunk, with this many bytes left.
     Chunk(usize),
     /// At the line end after a chunk.
     ChunkEnd,

@@ -18,7 +18,7 @@ const BEFORE_PAYLOAD: &[u8] = b"\"payload\":\"";
 struct Stamp {
     stream: u64,
     number: u64,
-    /// Since the beginning of the account, in nanoseconds.
+    /// Since the start of the account, in nanoseconds.
     sent_ns: u64,
 }
 
@@ -87,7 +87,7 @@ impl Account {
         Self { base: Instant::now(), heard: Mutex::default() }
     }
 
-    /// Starts again, for so many messages.
+    /// Starts again, for this many messages.
     pub(super) fn begin(&self, messages: u64) {
         *self.heard.lock() = Heard { counts: vec![0; messages as usize], ..Heard::default() };
     }
@@ -117,7 +117,7 @@ impl Account {
         self.heard.lock().clone()
     }
 
-    /// Messages that have come for the first time.
+    /// Messages that have been received at least once.
     pub(super) fn arrived(&self) -> u64 {
         self.heard.lock().times.len()
     }

@@ -84,7 +84,7 @@ pub(super) struct StreamsRow {
     pub(super) heard: u64,
     pub(super) lost: u64,
     pub(super) repeated: u64,
-    /// Messages that came by the wrong stream.
+    /// Messages received by the wrong stream.
     pub(super) strays: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -95,7 +95,7 @@ pub(super) struct StreamsRow {
     pub(super) acknowledged_max_ms: f64,
     /// Growth of the server's private memory per stream.
     pub(super) bytes_per_stream: Option<f64>,
-    /// Time of the server's processors by message.
+    /// Processor time of the server per message.
     pub(super) cpu_us_per_message: Option<f64>,
     /// Percentiles for the plot.
     #[serde(skip)]
@@ -318,7 +318,7 @@ struct Published {
     acknowledged: Latencies,
 }
 
-/// Publishes so many messages at an even rate, over all topics in turn.
+/// Publishes this many messages at an even rate, over all topics in turn.
 async fn publish(
     server: SocketAddr,
     streams: u64,

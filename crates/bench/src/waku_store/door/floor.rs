@@ -152,7 +152,7 @@ async fn ask_encrypted(
     Ok((times, begun))
 }
 
-/// All times, and when the last user had its last answer.
+/// All times, and when the last user received its last answer.
 async fn gather(
     asking: &mut JoinSet<anyhow::Result<(Latencies, Instant)>>,
 ) -> anyhow::Result<(Latencies, Instant)> {
@@ -165,7 +165,7 @@ async fn gather(
     Ok((all, last))
 }
 
-/// That many bytes, after their length.
+/// A frame of `len` bytes after their length.
 fn frame(len: usize) -> Vec<u8> {
     let mut frame = Vec::with_capacity(len + 10);
     let mut rest = len;

@@ -174,7 +174,7 @@ impl Load<'_> {
         for _ in 0..CHECKED_PAGES {
             let answer = history.page(&request).await?;
             bytes = bytes.max(answer.messages.iter().map(bytes_of).sum());
-            // A page is ascending, the walk is backward.
+            // A page is in ascending order, while the walk goes backward.
             for entry in answer.messages.iter().rev() {
                 let hash = hash_of(entry.message_hash.as_deref())?;
                 ensure!(Some(hash) == expected.next(), "a page of {page} holds a message out of its order");

@@ -8,7 +8,7 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// One cell for programs.
+/// A row of JSON: a cell.
 #[derive(Clone, Debug, Serialize)]
 struct DoorRow {
     engine: &'static str,
@@ -34,7 +34,7 @@ struct DoorRow {
     client_us_per_page: Option<f64>,
 }
 
-/// A floor for programs.
+/// A row of JSON: a floor.
 #[derive(Clone, Debug, Serialize)]
 struct FloorRow {
     engine: &'static str,

@@ -19,7 +19,7 @@ use same::present_same;
 /// The least number of times for a 99th percentile to be judged.
 const TIMES_MIN: u64 = 100;
 
-/// One scenario for programs.
+/// A row of JSON: a scenario.
 #[derive(Clone, Debug, Serialize)]
 struct StoreRow {
     engine: &'static str,
@@ -49,7 +49,7 @@ struct StoreRow {
     acknowledged: u64,
     refused: u64,
     unanswered: u64,
-    /// Acknowledged, and not in the archive at the end.
+    /// Acknowledged, but not in the archive at the end.
     lost: u64,
     append_p50_ms: Option<f64>,
     append_p99_ms: Option<f64>,

@@ -9,7 +9,7 @@ use crate::{
     waku_store::{check::StoredMessages, outage::Outage},
 };
 
-/// An outage, for programs.
+/// A row of JSON: an outage.
 #[derive(Clone, Debug, Serialize)]
 struct OutageRow {
     engine: &'static str,
@@ -22,7 +22,7 @@ struct OutageRow {
     /// When the database was stopped, and when it was started again.
     stopped_s: f64,
     started_s: f64,
-    /// From then on.
+    /// From the restart.
     healthy_after_s: Option<f64>,
     caught_up_after_s: f64,
     append_p99_ms: Option<f64>,

@@ -9,7 +9,7 @@ use crate::{
     waku_store::{Measured, servers::Same},
 };
 
-/// The same messages through several servers, for programs.
+/// A row of JSON: the same messages through several servers.
 #[derive(Clone, Debug, Serialize)]
 struct SameRow {
     engine: &'static str,
@@ -28,7 +28,7 @@ struct SameRow {
     append_p50_ms: Option<f64>,
     append_p99_ms: Option<f64>,
     append_max_ms: Option<f64>,
-    /// Walks through the messages by cursor, through all servers, most of them while messages came.
+    /// Walks through the messages by cursor, through all servers, most of them while messages were published.
     walks: u64,
     rows_repeated: u64,
     /// Rows of a walk through each server at the end, least and most.

@@ -1,4 +1,4 @@
-//! What a crashed process leaves.
+//! The state that a crashed process leaves.
 
 use std::{fs::OpenOptions, io::Write, path::Path};
 

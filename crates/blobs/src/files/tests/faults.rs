@@ -338,7 +338,7 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     });
 }
 
-/// New short blobs need no row, for a while; operations that need one are refused, and change nothing.
+/// For a while, new short blobs need no row; operations that need one are refused, and change nothing.
 #[test]
 fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     runtime().block_on(async {
@@ -451,7 +451,7 @@ fn a_store_goes_on_when_there_is_room_again() {
     });
 }
 
-/// Zeros ahead need space that a full disk has not.
+/// The zeros written ahead need space that a full disk does not have.
 #[test]
 fn a_disk_with_little_space_takes_blobs_without_zeros_behind_them() {
     runtime().block_on(async {

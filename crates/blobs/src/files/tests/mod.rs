@@ -92,7 +92,7 @@ fn copy_folder(from: &Path, to: &Path, keeps: &dyn Fn(&str) -> bool) {
     }
 }
 
-/// Whether reads without waiting for the disk work here: some file systems have none.
+/// Whether reads without waiting for the disk work here: some file systems don't support them.
 #[cfg(target_os = "linux")]
 fn reads_without_waiting(folder: &Path) -> bool {
     use rustix::io::{ReadWriteFlags, preadv2};
@@ -126,7 +126,7 @@ async fn what_the_system_has_in_memory_is_read_without_another_thread_unless_it_
     assert_eq!(damaged.kind(), restante_core::ErrorKind::Corrupt);
 }
 
-/// The copy counted them in the length of their pack, where nothing is looked for when it is opened.
+/// Once, the copy counted them in the length of their pack, which is not scanned when the copy is opened.
 #[tokio::test]
 async fn a_copy_has_blobs_whose_rows_are_not_written_yet() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -12,7 +12,7 @@ use restante_net::dns::{Answer, Resolver};
 use super::signature::Algorithm;
 use crate::authentication::tags::{Tags, base64, items};
 
-/// Keys that are looked up at once.
+/// How many keys are looked up at a time.
 const LOOKUPS_AT_ONCE: usize = 8;
 
 /// A key that can be used.
@@ -29,9 +29,9 @@ pub(in crate::authentication) struct Key {
 /// Why a signature has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::authentication) enum NoKey {
-    /// The look-up found nothing for certain.
+    /// The look-up failed: a key may exist.
     Temporary,
-    /// There is no record, or none that can be used.
+    /// There is no usable record.
     Permanent,
 }
 
@@ -42,7 +42,7 @@ pub(in crate::authentication) type Keys = HashMap<String, Result<Key, NoKey>>;
 pub(in crate::authentication) async fn look_up(resolver: &dyn Resolver, names: Vec<String>) -> Keys {
     let look_up = |name: String| async move {
         let key = match resolver.txt(&name).await {
-            // RFC 6376 §3.6.2.2: more than one record is undefined; the first that is a key is taken.
+            // RFC 6376 §3.6.2.2: more than one record is undefined; the first that is a key is used.
             Answer::Found(texts) => texts.iter().find_map(|text| Key::parse(text)).ok_or(NoKey::Permanent),
             Answer::NoSuchName | Answer::NoRecords => Err(NoKey::Permanent),
             Answer::Temporary(_) => Err(NoKey::Temporary),
@@ -53,7 +53,7 @@ pub(in crate::authentication) async fn look_up(resolver: &dyn Resolver, names: V
 }
 
 impl Key {
-    /// Reads a record. None when it can't be used for mail: broken, revoked, or for something else.
+    /// Parses a record. `None` if it can't be used for mail: it is malformed, revoked, or for something else.
     fn parse(text: &str) -> Option<Self> {
         let tags = Tags::parse(text)?;
         if let Some(version) = tags.get("v") {
@@ -81,7 +81,7 @@ impl Key {
         (!is_revoked).then_some(Self { algorithm, public, is_strict, is_test })
     }
 
-    /// Whether a signature of `data` is one of this key. RSA keys have 1,024 to 8,192 bits (RFC 8301 §3.2).
+    /// Whether this key made the signature of `data`. RSA keys have 1,024 to 8,192 bits (RFC 8301 §3.2).
     pub(in crate::authentication) fn verifies(
         &self,
         algorithm: Algorithm,

@@ -16,13 +16,13 @@ use super::{
     tags::Tags,
 };
 
-/// Signatures that are looked at, from the top, where the last ones stand (RFC 6376 §6.1).
+/// The most signatures that are verified, from the top, where the last ones were added (RFC 6376 §6.1).
 const SIGNATURES_MAX: usize = 10;
 /// How much of `b=` is reported (RFC 6008 §3).
 const REPORTED_BYTES: usize = 16;
 const FIELD: &str = "dkim-signature";
 
-/// The hashes of a body, of each form that is needed.
+/// The hashes of a body, one for each canonical form that is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BodyHashes {
     simple: Option<BodyHash>,
@@ -43,20 +43,20 @@ impl BodyHashes {
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     report: DkimSignature,
-    /// None when its outcome is known.
+    /// `None` if its outcome is already known.
     signature: Option<Unverified>,
 }
 
 #[derive(Clone, Debug)]
 struct Unverified {
-    /// Which of the fields it is.
+    /// Its index among the fields of its name.
     number: usize,
     signature: Signature,
-    /// Whether the domain of `i=` is that of `d=`, and not one below it.
+    /// Whether the domain of `i=` is that of `d=`, and not a subdomain.
     is_of_domain_itself: bool,
 }
 
-/// Reads the signatures of a message, and compares its body. `now` is in seconds since 1970.
+/// Parses the signatures of a message, and compares the body hashes. `now` is in seconds since 1970.
 pub(super) fn read(message: &Message, hashes: &mut BodyHashes, now: u64) -> Vec<Candidate> {
     let fields = message.all(FIELD).take(SIGNATURES_MAX).enumerate();
     fields.map(|(number, field)| candidate(number, field.value, message, hashes, now)).collect()
@@ -83,7 +83,7 @@ fn candidate(number: usize, value: &[u8], message: &Message, hashes: &mut BodyHa
     let Some(signature) = signature else {
         return Candidate { report, signature: None };
     };
-    // RFC 6376 §3.5: the domain of `i=` is that of `d=` or one below it.
+    // RFC 6376 §3.5: the domain of `i=` is that of `d=` or a subdomain.
     let agent = match tags.get("i") {
         Some(agent) => agent.rsplit_once('@').and_then(|(_, domain)| names::ascii(domain)),
         None => Some(signature.seal.domain.clone()),

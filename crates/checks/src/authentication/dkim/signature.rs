@@ -8,12 +8,12 @@ use crate::authentication::{
     tags::{Tags, base64, items},
 };
 
-/// Names in `h=` that are looked at. Mail in use has some dozens, with those that are signed again so that nothing can be added.
+/// The most names in `h=` that are used. Real mail has some dozens, including those that are signed twice so that nothing can be added.
 const SIGNED_NAMES_MAX: usize = 300;
-/// A signature of RSA is as long as the key: shorter ones are of keys that anyone can break (RFC 8301 §3.2).
+/// An RSA signature is as long as its key: shorter ones belong to keys that anyone can break (RFC 8301 §3.2).
 const RSA_BYTES_MIN: usize = 128;
 
-/// How it was made. SHA-1 does not count (RFC 8301 §3.1).
+/// How it was made. SHA-1 is not accepted (RFC 8301 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::authentication) enum Algorithm {
     RsaSha256,
@@ -30,7 +30,7 @@ pub(in crate::authentication) struct Seal {
 }
 
 impl Seal {
-    /// None when it can't be verified.
+    /// `None` if it can't be verified.
     pub(in crate::authentication) fn read(tags: &Tags<'_>) -> Option<Self> {
         let algorithm = match tags.get("a")? {
             "rsa-sha256" => Algorithm::RsaSha256,
@@ -68,14 +68,14 @@ pub(in crate::authentication) struct Signature {
 /// What is wrong with a signature before its key is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::authentication) enum Flaw {
-    /// It does not hold.
+    /// It is invalid.
     Broken,
-    /// It may hold, but not for the whole message: anyone could have added to the body (RFC 6376 §8.2).
+    /// It may be valid, but doesn't cover the whole message: anyone could have added to the body (RFC 6376 §8.2).
     Partial,
 }
 
 impl Signature {
-    /// Reads the tags that DKIM and ARC have in common. None when it can't be verified.
+    /// Parses the tags that DKIM and ARC have in common. `None` if it can't be verified.
     pub(in crate::authentication) fn read(tags: &Tags<'_>) -> Option<Self> {
         let seal = Seal::read(tags)?;
         let (header_form, body_form) = match tags.get("c") {
@@ -102,7 +102,7 @@ impl Signature {
         Some(Self { seal, header_form, body_form, body_hash, body_bytes, names, expires })
     }
 
-    /// Compares the body, and the time in seconds since 1970.
+    /// Compares the body hash and the length, and checks the time in seconds since 1970.
     pub(in crate::authentication) fn flaw(&self, body: &BodyHash, now: u64) -> Option<Flaw> {
         if self.expires.is_some_and(|expires| expires < now) {
             return Some(Flaw::Broken);

@@ -1,5 +1,5 @@
-//! Whether the domain in `From` answers for a message, and what its owner asks for (RFC 7489; records are found by the tree walk of RFC 9989 §4.10,
-//! which needs no list of public suffixes).
+//! Whether the domain in `From` is authenticated, and which policy its owner requests (RFC 7489; records are found by the tree
+//! walk of RFC 9989 §4.10, which needs no list of public suffixes).
 
 mod record;
 
@@ -9,16 +9,16 @@ use restante_net::dns::{Answer, Resolver};
 use self::record::{Record, Whose};
 use super::{Authentication, DmarcPolicy, Outcome, names};
 
-/// Names that are asked for a record (RFC 9989 §4.10).
+/// Parent domains with more labels are not queried for a record (RFC 9989 §4.10).
 const LABELS_MAX: usize = 7;
-/// How much of a message decides whether it is among those for which a policy is asked for.
+/// How much of a message determines whether it is sampled, that is, whether the requested policy applies to it.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// The records on the way from a domain to the root.
+/// The records found on the way from a domain to the root.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     domain: String,
-    /// With the domains that have them, the longest first.
+    /// With their domains, the longest first.
     records: Vec<(String, Record)>,
     /// Whether a name could not be looked up: there may be more records.
     is_incomplete: bool,
@@ -38,7 +38,7 @@ pub(super) async fn walk(resolver: &dyn Resolver, domain: &str) -> Walk {
             }
         };
         let mut records = texts.iter().filter_map(|text| Record::parse(text));
-        // RFC 7489 §6.6.3: several records are as none.
+        // RFC 7489 §6.6.3: several records count as none.
         if let (Some(record), None) = (records.next(), records.next()) {
             let ends = record.is_public_suffix.is_some();
             walk.records.push((name.to_owned(), record));
@@ -72,7 +72,7 @@ impl Walk {
         self.records.last().map_or(&self.domain, |(name, _)| name)
     }
 
-    /// The record that is used, and for whom it speaks (RFC 9989 §4.10.1).
+    /// The record that is used, its domain, and whether that is the domain of the walk (RFC 9989 §4.10.1).
     fn record(&self) -> Option<(&str, &Record, bool)> {
         let organization = self.organization();
         let of = |domain: &str| self.records.iter().find(|(name, _)| name == domain);
@@ -93,13 +93,13 @@ fn below<'d>(suffix: &str, domain: &'d str) -> &'d str {
     name
 }
 
-/// Judges a message by what was found of it: fills in the fields of DMARC. `walk` is that of the domain in `From`.
+/// Evaluates DMARC from the other results: fills in its fields in `found`. `walk` is that of the domain in `From`.
 pub(super) async fn judge(resolver: &dyn Resolver, walk: &Walk, raw: &[u8], found: &mut Authentication) {
     let Some((domain, record, is_own)) = walk.record() else {
         found.dmarc = if walk.is_incomplete { Outcome::TempError } else { Outcome::None };
         return;
     };
-    // A record that could not be looked up may be one of the domain itself, and say something else.
+    // A record that could not be looked up may be the domain's own, with another policy.
     if walk.is_incomplete && !is_own {
         found.dmarc = Outcome::TempError;
         return;
@@ -138,13 +138,13 @@ pub(super) async fn judge(resolver: &dyn Resolver, walk: &Walk, raw: &[u8], foun
     found.is_dkim_aligned = dkim == Outcome::Pass;
     found.dmarc = match (spf, dkim) {
         (Outcome::Pass, _) | (_, Outcome::Pass) => Outcome::Pass,
-        // RFC 7489 §6.6.2: what may pass later is not a failure.
+        // RFC 7489 §6.6.2: a check that may pass later is not a failure.
         (Outcome::TempError, _) | (_, Outcome::TempError) => Outcome::TempError,
         _ => Outcome::Fail,
     };
 }
 
-/// The outcome for an identifier: none when it is not aligned.
+/// The outcome for an identifier: `None` if it is not aligned.
 fn both(aligned: Option<bool>, outcome: Outcome) -> Outcome {
     match aligned {
         Some(true) => outcome,
@@ -153,7 +153,7 @@ fn both(aligned: Option<bool>, outcome: Outcome) -> Outcome {
     }
 }
 
-/// Whether a domain belongs to that of `From` (RFC 9989 §4.10.2); none when that is not known now.
+/// Whether a domain is aligned with that of `From` (RFC 9989 §4.10.2); `None` if that is not known now.
 async fn alignment(resolver: &dyn Resolver, from: &Walk, domain: &str, is_strict: bool) -> Option<bool> {
     if domain == from.domain {
         return Some(true);
@@ -161,16 +161,16 @@ async fn alignment(resolver: &dyn Resolver, from: &Walk, domain: &str, is_strict
     if is_strict {
         return Some(false);
     }
-    // The organization may be one whose record could not be looked up.
+    // The organizational domain may be one whose record could not be looked up.
     if from.is_incomplete {
         return None;
     }
     let organization = from.organization();
-    // Nothing is looked up for a domain that can't have the same organization: senders choose it freely.
+    // Nothing is looked up for a domain that can't have the same organizational domain: senders choose it freely.
     if !names::is_within(domain, organization) {
         return Some(false);
     }
-    // Each of the domains on the way from `From` up to its organization has that, too.
+    // Each of the domains on the way from `From` up to its organizational domain also has that one.
     if names::is_within(&from.domain, domain) {
         return Some(true);
     }
@@ -183,10 +183,10 @@ async fn is_missing(resolver: &dyn Resolver, domain: &str) -> bool {
     matches!(resolver.ipv4_addresses(domain).await, Answer::NoSuchName)
 }
 
-/// The policy for this message: one level less when it is not among those for which it is asked for (RFC 7489 §6.6.4), or the policy is tested.
+/// The policy for this message: one level less if it is not sampled (RFC 7489 §6.6.4), or if the policy is in test mode.
 fn sampled(policy: DmarcPolicy, record: &Record, raw: &[u8]) -> DmarcPolicy {
     let is_sampled = record.percent >= 100 || {
-        // By what the message says, so that it gets the same policy when it is sent again.
+        // The sample depends on the content, so that the message gets the same policy when it is sent again.
         let sample = digest(&SHA256, raw.get(..SAMPLE_BYTES).unwrap_or(raw));
         let number =
             sample.as_ref().iter().take(4).fold(0_u32, |number, byte| (number << 8) | u32::from(*byte));

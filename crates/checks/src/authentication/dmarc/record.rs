@@ -1,11 +1,11 @@
-//! What the owner of a domain asks for (RFC 7489 §6.3, RFC 9989 §4.7).
+//! The policy that the owner of a domain requests (RFC 7489 §6.3, RFC 9989 §4.7).
 
 use crate::authentication::{DmarcPolicy, tags::Tags};
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// For the domain itself; none when it asks for nothing that is known.
+    /// For the domain itself; `None` if the requested policy is unknown.
     policy: Option<DmarcPolicy>,
     /// For domains below it.
     subdomain_policy: Option<DmarcPolicy>,
@@ -13,18 +13,18 @@ pub(super) struct Record {
     missing_policy: Option<DmarcPolicy>,
     pub(super) is_spf_strict: bool,
     pub(super) is_dkim_strict: bool,
-    /// Of a hundred messages, for how many the policy is asked for.
+    /// To how many of a hundred messages the policy applies.
     pub(super) percent: u8,
-    /// The policy is tested: one level less is asked for.
+    /// The policy is in test mode: one level less is requested.
     pub(super) is_test: bool,
-    /// Whether the domain is one below which others have theirs; none when not said.
+    /// Whether the domain is a public suffix; `None` if the record doesn't say.
     pub(super) is_public_suffix: Option<bool>,
     has_reports: bool,
     /// As it is in the DNS.
     pub(super) text: String,
 }
 
-/// Whose policy of a record is asked for.
+/// For which kind of domain a policy is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Domain,
@@ -33,7 +33,7 @@ pub(super) enum Whose {
 }
 
 impl Record {
-    /// Reads a record. None when a text is none, which is to be taken as missing (RFC 7489 §6.6.3).
+    /// Parses a record. `None` if the text is not one, which counts as missing (RFC 7489 §6.6.3).
     pub(super) fn parse(text: &str) -> Option<Self> {
         let tags = Tags::parse(text)?;
         if tags.first() != Some(("v", "DMARC1")) {
@@ -66,7 +66,7 @@ impl Record {
         })
     }
 
-    /// What is asked for. None when the record says nothing that can be used (RFC 7489 §6.6.3).
+    /// The requested policy. `None` if the record contains nothing that can be used (RFC 7489 §6.6.3).
     pub(super) fn policy(&self, whose: Whose) -> Option<DmarcPolicy> {
         let chosen = match whose {
             Whose::Domain => self.policy,
@@ -76,7 +76,7 @@ impl Record {
         chosen.or(self.has_reports.then_some(DmarcPolicy::None))
     }
 
-    /// Whether what is asked for a domain below this one depends on whether that exists.
+    /// Whether the policy for a subdomain depends on whether the subdomain exists.
     pub(super) fn has_missing_policy(&self) -> bool {
         self.missing_policy.is_some() && self.missing_policy != self.subdomain_policy.or(self.policy)
     }

@@ -1,14 +1,14 @@
-//! Domains that are made of what is known of the message (RFC 7208 §7).
+//! Domains that contain macros (RFC 7208 §7).
 
 use std::{fmt::Write, net::IpAddr};
 
 use super::record::Malformed;
 use crate::authentication::names::NAME_BYTES_MAX;
 
-/// What macros stand for.
+/// The values of macros.
 #[derive(Clone, Debug)]
 pub(super) struct Variables {
-    /// `%{s}`, with its local part.
+    /// `%{s}`, including its local part.
     pub(super) sender: String,
     /// `%{h}`.
     pub(super) hello: String,
@@ -32,7 +32,7 @@ enum Part {
     Text(String),
     Macro {
         letter: Letter,
-        /// The number of parts that are taken from the right; none for all.
+        /// The number of parts to take from the right; `None` for all.
         parts: Option<usize>,
         is_reversed: bool,
         is_escaped: bool,
@@ -45,7 +45,7 @@ enum Part {
 pub(super) struct DomainSpec(Vec<Part>);
 
 impl DomainSpec {
-    /// Reads a `domain-spec`: it ends with a macro, or with a label that can be that of a top-level domain.
+    /// Parses a `domain-spec`: it ends with a macro, or with a label that can be a top-level domain.
     pub(super) fn parse(text: &str) -> Result<Self, Malformed> {
         let parts = read(text)?;
         match parts.last() {
@@ -55,17 +55,17 @@ impl DomainSpec {
         }
     }
 
-    /// Checks a `macro-string`: the value of a modifier that is not known.
+    /// Checks a `macro-string`: the value of an unknown modifier.
     pub(super) fn parse_macro_string(text: &str) -> Result<(), Malformed> {
         read(text).map(|_| ())
     }
 
-    /// Whether `%{p}` stands in it.
+    /// Whether it contains `%{p}`.
     pub(super) fn needs_validated_name(&self) -> bool {
         self.0.iter().any(|part| matches!(part, Part::Macro { letter: Letter::ValidatedName, .. }))
     }
 
-    /// The name, for a record of `domain`. Labels on the left are cut off until it is short enough (RFC 7208 §7.3).
+    /// The name, for a record of `domain`. Labels on the left are removed until it is short enough (RFC 7208 §7.3).
     pub(super) fn expand(&self, variables: &Variables, domain: &str, validated_name: &str) -> String {
         let mut name = String::new();
         for part in &self.0 {
@@ -101,7 +101,7 @@ impl Letter {
             b'p' => Self::ValidatedName,
             b'v' => Self::Family,
             b'h' => Self::Hello,
-            _ => return None, // c, r and t stand in explanations alone
+            _ => return None, // c, r and t are allowed only in explanations
         })
     }
 
@@ -120,7 +120,7 @@ impl Letter {
     }
 }
 
-/// An address as `%{i}`: of IPv6 each half of a byte.
+/// An address as `%{i}`: for IPv6, each half of a byte separately.
 fn dotted(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -194,7 +194,7 @@ fn read(text: &str) -> Result<Vec<Part>, Malformed> {
     Ok(parts)
 }
 
-/// What stands between the braces: a letter, digits, `r`, delimiters.
+/// The text between the braces: a letter, digits, `r`, delimiters.
 fn read_macro(inside: &str) -> Result<Part, Malformed> {
     let first = *inside.as_bytes().first().ok_or(Malformed)?;
     let letter = Letter::parse(first).ok_or(Malformed)?;
@@ -203,7 +203,7 @@ fn read_macro(inside: &str) -> Result<Part, Malformed> {
     let (digits, rest) = rest.split_at_checked(digits).ok_or(Malformed)?;
     let parts = match digits {
         "" => None,
-        // More parts than any name has are all of them.
+        // A number greater than any name has parts means all of them.
         digits => Some(digits.parse().unwrap_or(usize::MAX)),
     };
     if parts == Some(0) {

@@ -1,4 +1,4 @@
-//! Whether a domain lets a client send for it (RFC 7208).
+//! Whether a domain permits a client to send mail for it (RFC 7208).
 
 mod macros;
 mod record;
@@ -13,25 +13,25 @@ use self::{
 };
 use super::{Outcome, names};
 
-/// Terms that look something up (RFC 7208 §4.6.4).
+/// The most terms that look something up (RFC 7208 §4.6.4).
 const LOOKUPS_MAX: usize = 10;
-/// Look-ups that find nothing (RFC 7208 §4.6.4).
+/// The most look-ups that find nothing (RFC 7208 §4.6.4).
 const VOID_LOOKUPS_MAX: usize = 2;
-/// Servers of an `mx`, and names of an address, that are looked up (RFC 7208 §4.6.4).
+/// The most servers of an `mx`, and names of an address, that are looked up (RFC 7208 §4.6.4).
 const NAMES_MAX: usize = 10;
 
-/// Whose permission is asked for.
+/// The identity that is checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity<'i> {
     /// Where the client connects from.
     pub(super) address: IpAddr,
-    /// The name that it gave itself.
+    /// The name in the client's greeting.
     pub(super) hello: &'i str,
     /// The envelope sender, empty for `<>`.
     pub(super) sender: &'i str,
 }
 
-/// The domain that is asked: that of the sender, or the name of the client for `<>` (RFC 7208 §2.3, §2.4).
+/// The domain to check: that of the sender, or the client's greeting for `<>` (RFC 7208 §2.3, §2.4).
 pub(super) fn domain_of(identity: Identity<'_>) -> String {
     let domain = match identity.sender.rsplit_once('@') {
         Some((_, domain)) => domain,
@@ -42,7 +42,7 @@ pub(super) fn domain_of(identity: Identity<'_>) -> String {
 
 /// Evaluates the record of a domain: `check_host` of RFC 7208 §4.
 pub(super) async fn check(resolver: &dyn Resolver, identity: Identity<'_>, domain: &str) -> Outcome {
-    // RFC 7208 §4.3: what can't be a domain has no record. An address literal is none.
+    // RFC 7208 §4.3: what can't be a domain has no record. An address literal is not a domain.
     if !names::is_domain(domain) {
         return Outcome::None;
     }
@@ -85,12 +85,12 @@ struct Evaluation<'r> {
     variables: Variables,
     lookups: usize,
     void_lookups: usize,
-    /// The names of the client that lead back to it, once they were looked up.
+    /// The names of the client that resolve back to its address, once they were looked up.
     names: Option<Vec<String>>,
 }
 
 impl Evaluation<'_> {
-    /// Evaluates the record of a domain. It calls itself for `include` and `redirect`, as deep as look-ups are allowed.
+    /// Evaluates the record of a domain. It calls itself for `include` and `redirect`, as deep as the limit on look-ups allows.
     fn check_host(&mut self, domain: String) -> Evaluated<'_> {
         Box::pin(async move {
             let record = self.record(&domain).await?;
@@ -113,7 +113,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Evaluates the record of a domain that another record names, which must have one.
+    /// Evaluates the record of a domain to which another record refers, which must have one.
     async fn check_named(&mut self, domain: String) -> Result<Outcome, Stop> {
         if !names::is_name(&domain) {
             return Err(Stop::Permanent);
@@ -196,7 +196,7 @@ impl Evaluation<'_> {
         if self.lookups > LOOKUPS_MAX { Err(Stop::Permanent) } else { Ok(()) }
     }
 
-    /// The records of an answer. Nothing that is there is found but a few times.
+    /// The records of an answer. Only a few look-ups may find nothing.
     fn found<T>(&mut self, answer: Answer<T>) -> Result<Vec<T>, Stop> {
         match answer {
             Answer::Found(records) => Ok(records),
@@ -208,7 +208,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The addresses of a host, of the client's family.
+    /// The addresses of a host, in the client's address family.
     async fn addresses(&mut self, host: &str) -> Result<Vec<IpAddr>, Stop> {
         if !names::is_name(host) {
             return self.found(Answer::NoSuchName);
@@ -228,7 +228,7 @@ impl Evaluation<'_> {
     async fn expand(&mut self, spec: &DomainSpec, domain: &str) -> Result<String, Stop> {
         let mut validated = "unknown".to_owned();
         if spec.needs_validated_name() {
-            // RFC 7208 §7.3: the domain itself, or else one below it, or else any.
+            // RFC 7208 §7.3: prefer the domain itself, then a subdomain, then any.
             let found = self.validated_names().await;
             let chosen = found
                 .iter()
@@ -240,7 +240,7 @@ impl Evaluation<'_> {
         Ok(spec.expand(&self.variables, domain, &validated))
     }
 
-    /// The client's names that lead back to it (RFC 7208 §5.5): what can't be looked up is left out.
+    /// The client's names that resolve back to its address (RFC 7208 §5.5); names that can't be looked up are left out.
     async fn validated_names(&mut self) -> Vec<String> {
         if let Some(found) = &self.names {
             return found.clone();
@@ -258,7 +258,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// The addresses of a host, of the family of this one.
+/// The addresses of a host, in the family of this address.
 async fn of_family(resolver: &dyn Resolver, address: IpAddr, host: &str) -> Answer<IpAddr> {
     if address.is_ipv4() { resolver.ipv4_addresses(host).await } else { resolver.ipv6_addresses(host).await }
 }

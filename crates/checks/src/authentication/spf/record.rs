@@ -1,17 +1,17 @@
-//! What a domain says in its record (RFC 7208 §5, §6, §12).
+//! The record of a domain (RFC 7208 §5, §6, §12).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::macros::DomainSpec;
 
-/// Terms of a record that are read. One that fits into 4 KB has fewer.
+/// The most terms of a record. One that fits into 4 KB has fewer.
 const TERMS_MAX: usize = 1_000;
 
 /// A record that can't be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// What a mechanism says of those that it matches.
+/// The result for clients that a mechanism matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Qualifier {
     Pass,
@@ -20,7 +20,7 @@ pub(super) enum Qualifier {
     Neutral,
 }
 
-/// How many bits of an address count, of each family.
+/// How many bits of an address count, for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefixes {
     v4: u8,
@@ -46,7 +46,7 @@ impl Prefixes {
     }
 }
 
-/// What a client can match. Without a domain it is that of the record.
+/// What a client is compared with. Without a domain, that of the record is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mechanism {
     All,
@@ -65,13 +65,13 @@ pub(super) struct Record {
     pub(super) redirect: Option<DomainSpec>,
 }
 
-/// Whether a TXT record is one of SPF (RFC 7208 §4.5).
+/// Whether a TXT record is an SPF record (RFC 7208 §4.5).
 pub(super) fn is_spf(text: &str) -> bool {
     text.split(' ').next().is_some_and(|version| version.eq_ignore_ascii_case("v=spf1"))
 }
 
 impl Record {
-    /// Reads a record, with all its syntax before anything of it is used (RFC 7208 §4.6).
+    /// Parses a record. All its syntax is checked before any of it is used (RFC 7208 §4.6).
     pub(super) fn parse(text: &str) -> Result<Self, Malformed> {
         let mut record = Self { directives: Vec::new(), redirect: None };
         let mut has_explanation = false;
@@ -102,7 +102,7 @@ impl Record {
     }
 }
 
-/// The name and value of a modifier; none of other terms.
+/// The name and value of a modifier; `None` for other terms.
 fn modifier(term: &str) -> Option<(&str, &str)> {
     let (name, value) = term.split_once('=')?;
     let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');

@@ -10,7 +10,7 @@ fn seal(signer: &Signer, instance: usize, validation: &str, raw: &str) -> String
         format!("ARC-Seal: i={instance}; a={algorithm}; cv={validation}; d={domain}; s={selector}; t=1; b=");
     let whole = format!("{unsigned}\r\n{signed}");
     let message = Message::parse(Bytes::from(whole)).unwrap();
-    // The sets are in reverse order.
+    // The sets are stored in reverse order.
     let mut data = Vec::new();
     let nth = |name: &str, at: usize| message.all(name).nth(at);
     for at in (0..instance).rev() {
@@ -40,7 +40,7 @@ async fn chk3_a_chain_holds_when_each_of_its_seals_does() {
     assert_eq!(arc(&world.of(&raw).await), (Outcome::None, None));
     let one = seal(&first, 1, "none", &raw);
     assert_eq!(arc(&world.of(&one).await), (Outcome::Pass, Some("lists.example")));
-    // What a list adds breaks the signature of the first set, but the chain goes on.
+    // The list's changes break the signature of the first set, but the chain stays valid.
     let changed = format!("{}Unsubscribe\r\n", one.replace("Subject: Hello", "Subject: [list] Hello"));
     assert_eq!(arc(&world.of(&changed).await), (Outcome::Fail, Some("lists.example")));
     let two = seal(&second, 2, "pass", &changed);

@@ -126,7 +126,7 @@ async fn chk2_both_canonical_forms() {
     for form in ["c=simple/simple; ", "c=relaxed/relaxed; "] {
         assert_eq!(outcomes(&world.of(&signer.sign(form, empty)).await), [Outcome::Pass], "{form}");
     }
-    // RFC 6376 §3.4.4: a line of white space at the end is an empty one, which is left out.
+    // RFC 6376 §3.4.4: a line of white space at the end counts as an empty one, which is ignored.
     let relaxed = signer.sign("", &format!("{raw} \r\n\t \r\n"));
     let shorter = relaxed.strip_suffix(" \r\n\t \r\n").unwrap();
     assert_eq!(outcomes(&world.of(shorter).await), [Outcome::Pass]);

@@ -1,4 +1,4 @@
-//! Against a name server on loopback that is slow, absent or lies.
+//! Tests with a name server on loopback that is slow, absent or lying.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ use tokio::net::UdpSocket;
 
 use super::*;
 
-/// What a name server does with questions about `bank.example`.
+/// How a name server answers queries about `bank.example`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     /// It answers: SPF, a key, and a policy of rejection.
@@ -41,7 +41,7 @@ enum Manner {
     OtherRecords,
 }
 
-/// Which of the questions are answered in that manner; the others honestly.
+/// Which of the queries are answered in that manner; the others honestly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
     All,

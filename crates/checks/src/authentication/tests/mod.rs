@@ -1,4 +1,4 @@
-//! Against a resolver with fixed answers, and against a name server on loopback.
+//! Tests with a resolver of fixed answers, and with a name server on loopback.
 
 mod arc;
 mod dkim;
@@ -25,10 +25,10 @@ use restante_net::dns::{Answer, FixedResolver, Resolver};
 use super::{message::Message, *};
 use crate::Peer;
 
-/// When the tests take place, in seconds since 1970.
+/// The current time of the tests, in seconds since 1970.
 const NOW: i64 = 1_700_000_000;
 
-/// A resolver, and messages that are judged by it.
+/// A resolver, and the authenticator that uses it.
 struct World {
     resolver: Arc<FixedResolver>,
     authenticator: Authenticator,
@@ -69,7 +69,7 @@ impl World {
         self.authenticator.authenticate(&peer(address, hello), sender, &raw).await
     }
 
-    /// Of a message for which no envelope matters.
+    /// Authenticates a message for which the envelope does not matter.
     async fn of(&self, raw: &str) -> Authentication {
         self.authenticate("192.0.2.1", "mail.example.net", "", raw).await
     }

@@ -69,7 +69,7 @@ fn chk5_what_comes_from_outside_adds_no_field_and_no_result() {
     for line in written.trim_end().split("\r\n").skip(1) {
         assert!(line.starts_with('\t') && line.len() <= 998, "{line}");
     }
-    // Outside of quotes there are the results of ours alone.
+    // Outside of quotes there are only our own results.
     let (mut outside, mut is_quoted, mut is_escaped) = (String::new(), false, false);
     for character in written.chars() {
         match character {

@@ -24,7 +24,7 @@ async fn spf(world: &World, address: &str, sender: &str) -> Outcome {
     world.authenticate(address, "mail.example.net", sender, &mail("a@example.com")).await.spf
 }
 
-/// What `example.com` says of an address with a record.
+/// The outcome for an address if `example.com` has this record.
 async fn with_record(record: &str, address: &str) -> Outcome {
     let world = example();
     world.txt("example.com", &[record]);

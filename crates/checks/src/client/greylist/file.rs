@@ -10,11 +10,11 @@ const NAME: &str = "greylist";
 const NEW: &str = "greylist.new";
 const MAGIC: [u8; 8] = *b"RSTNTGRY";
 const VERSION: u32 = 1;
-/// Magic, version and the two numbers of entries.
+/// Magic, version and the two counts of entries.
 const HEADER_BYTES: usize = 28;
 const DIGEST_BYTES: usize = 32;
 
-/// What is remembered.
+/// The entries of a greylist.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Remembered {
     /// Clients that have sent again, oldest first.
@@ -26,7 +26,7 @@ pub(super) struct Remembered {
 /// Replaces the file durably.
 ///
 /// # Errors
-/// Those of the disk; the old file is there then.
+/// Those of the disk; then the old file is unchanged.
 pub(super) fn write(disk: &dyn Disk, remembered: &Remembered) -> Result<(), Error> {
     let failed = |error| Error::io("write", disk.path(NAME).display(), error);
     let bytes = encode(remembered);
@@ -38,7 +38,7 @@ pub(super) fn write(disk: &dyn Disk, remembered: &Remembered) -> Result<(), Erro
     disk.sync_folder("").map_err(failed)
 }
 
-/// Reads the file: nothing if there is none, `None` if it is damaged or of another version.
+/// Reads the file: no entries if there is none, `None` if it is damaged or of another version.
 ///
 /// # Errors
 /// Those of the disk.

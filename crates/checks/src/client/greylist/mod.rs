@@ -28,27 +28,28 @@ use self::{
 };
 use crate::{GreylistConfig, Refused};
 
-/// How long a first attempt counts: servers try again within this time (RFC 5321 §4.5.4.1 asks for four or five days, and all retry in the first).
+/// How long a first attempt counts: servers try again within this time (RFC 5321 §4.5.4.1 requires them to retry for four or five
+/// days, and all do so within the first).
 const WAITING_SECONDS: u64 = 2 * 86_400;
-/// First attempts of one network that are remembered, so that one network does not displace those of others. When one of them comes again, all
-/// mail of its network is taken.
+/// The most first attempts that are remembered for one network, so that one network does not displace those of others. When one
+/// of them is repeated, all mail from its network is accepted.
 const WAITING_PER_NETWORK_MAX: u32 = 256;
-/// How often what was learned is written.
+/// How often new entries are written to disk.
 const SAVE_INTERVAL: Duration = Duration::from_secs(600);
-/// A client that sends is noted as such again after this time.
+/// The time of a client that keeps sending is updated after this time.
 const REFRESH_SECONDS: u64 = 3_600;
-/// Entries that are copied under one lock: much less than half a millisecond.
+/// Entries that are copied under one lock: this takes much less than half a millisecond.
 const PAGE_ENTRIES: usize = 1_000;
 
 /// Clients that have sent before, and first attempts of others.
 ///
-/// - A message from a network (an IPv4 network of 24 bits, an IPv6 network of 64 bits), a sender and to a recipient that are new together is refused for now, until it comes again
-///   [`GreylistConfig::delay_seconds`] later. From then on nothing of its network is refused, as long as it sends once in
-///   [`GreylistConfig::remembered_seconds`].
-/// - Attempts are kept as hashes, and [`GreylistConfig::entries_max`] of networks and attempts each. The oldest are forgotten; new attempts, however many, displace no
-///   network that has sent again.
-/// - It is written to its folder every ten minutes and by [`Greylist::save`]. What was learned after that is lost when the process is killed: some senders wait
-///   once more.
+/// - The first message from a network (an IPv4 /24 or an IPv6 /64) and a sender to a recipient is refused temporarily, until it
+///   is sent again [`GreylistConfig::delay_seconds`] later. From then on nothing from its network is refused, as long as it sends
+///   at least once in [`GreylistConfig::remembered_seconds`].
+/// - Attempts are stored as hashes, and at most [`GreylistConfig::entries_max`] networks and as many attempts. The oldest are
+///   forgotten; new attempts, however many, displace no network that has sent again.
+/// - It is written to its folder every ten minutes and by [`Greylist::save`]. Later entries are lost when the process is killed:
+///   some senders have to wait once more.
 pub struct Greylist {
     config: GreylistConfig,
     clock: Arc<dyn Clock>,
@@ -67,7 +68,7 @@ struct State {
 }
 
 impl Greylist {
-    /// The greylist of a folder, which is made if it is not there. A damaged file is left out with a warning.
+    /// Opens the greylist in a folder, which is created if it does not exist. A damaged file is ignored with a warning.
     ///
     /// # Errors
     /// Those of the disk.
@@ -76,7 +77,7 @@ impl Greylist {
         Self::on(Arc::new(Folder::new(folder)), config, clock)
     }
 
-    /// One that remembers nothing after a restart.
+    /// A greylist that remembers nothing after a restart.
     pub fn in_memory(config: GreylistConfig, clock: Arc<dyn Clock>) -> Self {
         let entries_max = config.entries_max.get();
         let state = State { known: Pool::new(entries_max), waiting: Pool::new(entries_max) };
@@ -109,7 +110,7 @@ impl Greylist {
     /// Whether a client may send to a recipient.
     ///
     /// # Errors
-    /// The refusal for now.
+    /// The temporary refusal.
     pub fn admit(&self, client: IpAddr, sender: &str, recipient: &str) -> Result<(), Refused> {
         let now = u64::try_from(self.clock.now().seconds()).unwrap_or_default();
         let network = network_of(client);
@@ -154,13 +155,13 @@ impl Greylist {
         self.is_changed.store(true, Ordering::Relaxed);
     }
 
-    /// Networks that have sent again, and first attempts.
+    /// The numbers of networks that have sent again, and of first attempts.
     pub fn entries(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.known.len(), state.waiting.len())
     }
 
-    /// Writes what was learned every ten minutes, for ever.
+    /// Writes new entries every ten minutes, for ever.
     pub async fn run(self: Arc<Self>) {
         loop {
             tokio::time::sleep(SAVE_INTERVAL).await;
@@ -172,10 +173,10 @@ impl Greylist {
         }
     }
 
-    /// Writes what was learned since it was written: durably when this returns.
+    /// Writes the entries if they have changed since the last write: durably when this returns.
     ///
     /// # Errors
-    /// Those of the disk; the last file is there then.
+    /// Those of the disk; then the last file is unchanged.
     pub async fn save(self: &Arc<Self>) -> Result<(), Error> {
         let Some(disk) = self.disk.clone() else { return Ok(()) };
         let _saving = self.saving.lock().await;
@@ -192,7 +193,7 @@ impl Greylist {
         written
     }
 
-    /// A copy, made in steps, so that nobody waits long.
+    /// A copy, made in steps, so that no caller waits long for the lock.
     fn remembered(&self) -> Remembered {
         let copy = |pool: fn(&State) -> &Pool| {
             let (mut entries, mut from) = (Vec::new(), Some(0));
@@ -216,7 +217,7 @@ fn network_of(client: IpAddr) -> Key {
     network.to_be_bytes()
 }
 
-/// What makes an attempt the same when it comes again.
+/// The key by which a repeated attempt is recognized.
 fn attempt_of(network: &Key, sender: &str, recipient: &str) -> Key {
     let mut hash = Sha256::new();
     hash.update(network);

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A hash of what is remembered.
+/// A hash of a network or an attempt.
 pub(super) type Key = [u8; 16];
 
-/// Keys with a time; the oldest is removed when there are too many.
+/// Keys with a time; the oldest is removed if there are too many.
 #[derive(Debug)]
 pub(super) struct Pool {
     entries: HashMap<Key, Slot>,
@@ -16,7 +16,7 @@ pub(super) struct Pool {
     by_owner: HashMap<Key, u32>,
 }
 
-/// A key, when it was set, and whose it is.
+/// A key, when it was set, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -52,7 +52,7 @@ impl Pool {
         self.by_owner.get(owner).copied().unwrap_or_default()
     }
 
-    /// Remembers a key as the newest. The oldest one goes if there are too many.
+    /// Stores a key as the newest. The oldest one is removed if there are too many.
     pub(super) fn set(&mut self, entry: Entry) {
         self.remove(&entry.key);
         self.entries.insert(entry.key, Slot { number: self.next, at: entry.at });
@@ -67,7 +67,7 @@ impl Pool {
         }
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     pub(super) fn remove(&mut self, key: &Key) {
         let Some(place) = self.entries.remove(key) else { return };
         let Some(entry) = self.by_age.remove(&place.number) else { return };
@@ -83,7 +83,7 @@ impl Pool {
         self.entries.len()
     }
 
-    /// So many entries at most from a number on, oldest first, and the number to go on with; `None` at the end.
+    /// At most `entries_max` entries from a number on, oldest first, and the number at which to continue; `None` at the end.
     pub(super) fn page(&self, from: u64, entries_max: usize) -> (Vec<Entry>, Option<u64>) {
         let mut numbered = self.by_age.range(from..);
         let entries = numbered.by_ref().take(entries_max).map(|(_, entry)| *entry).collect();

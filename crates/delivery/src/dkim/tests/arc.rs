@@ -139,7 +139,7 @@ async fn arc2_a_chain_that_failed_is_sealed_once_as_failed_and_no_further() {
     for arc in ["pass", "fail", "none"] {
         assert_eq!(sealing.world.sign_as(SourceKind::Forward, &again(&failed, arc)).await, [""; 0]);
     }
-    // A set without its seal, or one that is there twice, is sealed as failed when it was found to be, and not at all otherwise.
+    // A set without its seal, or one that occurs twice, is sealed as failed if the check found that, and not at all otherwise.
     let half = first.split_once("\r\n").map(|_| first.replacen("ARC-Seal:", "X-Seal:", 1)).unwrap();
     assert_eq!(newest(&sealing.seal(&again(&half, "fail")).await), is("2", "fail"));
     for broken in [

@@ -70,7 +70,7 @@ where
         let text = std::str::from_utf8(&body).map_err(|error| error.to_string())?;
         parse::policy(text).ok_or_else(|| format!("the file of {host} is no policy"))
     };
-    // The connection is driven until the answer is there. It may end first, also by an error of the goodbye; the answer is what counts.
+    // The connection is driven until there is an answer. It may end first, also with an error when it is closed; only the answer counts.
     tokio::pin!(exchange);
     tokio::select! {
         biased;

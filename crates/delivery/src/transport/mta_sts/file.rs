@@ -1,4 +1,4 @@
-//! Policies in a file, so that they hold over restarts.
+//! Stores policies in a file, so that they survive restarts.
 
 use std::{
     collections::HashMap,
@@ -24,19 +24,19 @@ use super::{
 
 /// The name of the file in the data folder.
 const NAME: &str = "mta-sts.json";
-/// The same while it is written.
+/// Its name while it is written.
 const PARTIAL: &str = "mta-sts.json.partial";
 const FORMAT: u32 = 1;
-/// Its longest length. Beyond it policies are left out, those that end first.
+/// Its maximum length. Beyond it, policies are left out, those that expire first.
 const BYTES_MAX: usize = 8 << 20;
-/// How long policies are gathered before they are written.
+/// How long policies are collected before they are written.
 const WRITE_DELAY: Duration = Duration::from_secs(1);
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Default, Serialize, Deserialize)]
 struct Stored {
     format: u32,
-    /// Those that hold longest come first.
+    /// Those that are valid longest come first.
     policies: Vec<StoredPolicy>,
 }
 
@@ -47,29 +47,30 @@ struct StoredPolicy {
     id: String,
     #[serde(flatten)]
     policy: Policy,
-    /// Until when it holds, in seconds since 1970.
+    /// Until when it is valid, in seconds since 1970.
     until: i64,
 }
 
-/// The file of a sender. Cloning shares it.
+/// The file of policies. Clones share it.
 #[derive(Clone)]
 pub(super) struct PolicyFile {
     folder: PathBuf,
-    /// Whether it is about to be written.
+    /// Whether a write is pending.
     is_pending: Arc<AtomicBool>,
     /// Held by the thread that writes it.
     writing: Arc<Mutex<()>>,
 }
 
 impl PolicyFile {
-    /// The file in a folder, and the policies in it that hold now. A file that can't be read is as good as none: policies are fetched again.
+    /// The file in a folder, and the policies in it that are still valid. A file that can't be read counts as empty: policies are
+    /// fetched again.
     pub(super) fn open(folder: &Path, now: i64) -> (Self, HashMap<String, Known>) {
         let file = Self { folder: folder.to_owned(), is_pending: Arc::default(), writing: Arc::default() };
         let stored = file.read().unwrap_or_else(|error| {
             warn!(%error, file = NAME, "the kept TLS policies of domains can't be read: they are fetched again");
             Stored::default()
         });
-        // One that holds for longer than a policy can was kept while the clock was wrong.
+        // A policy that is valid for longer than allowed was stored while the clock was wrong.
         let holds = |until: i64| now < until && until <= now.saturating_add(MAX_AGE_SECONDS);
         let known = stored.policies.into_iter().filter(|stored| holds(stored.until)).take(DOMAINS_MAX);
         let known = known.map(|stored| {
@@ -96,7 +97,8 @@ impl PolicyFile {
         Ok(stored)
     }
 
-    /// Writes what is known a second later, with what comes until then. A failure is logged: the policies are lost with a restart.
+    /// Writes the known policies after a second, including those that are added until then. A failure is logged: the policies are
+    /// lost with a restart.
     pub(super) fn write_soon(&self, known: &Arc<Mutex<HashMap<String, Known>>>) {
         if self.is_pending.swap(true, Ordering::Relaxed) {
             return;

@@ -1,5 +1,4 @@
-//! The policies of domains on TLS, as MTA-STS has them (RFC 8461): announced in the DNS, fetched by HTTPS, and kept in
-//! memory and in a file.
+//! TLS policies of domains by MTA-STS (RFC 8461): announced in the DNS, fetched by HTTPS, and kept in memory and in a file.
 
 mod fetch;
 mod file;
@@ -18,14 +17,14 @@ use super::{Network, RemoteConfig, TlsPolicies, TlsPolicy, trust::TrustedTls};
 use file::PolicyFile;
 use parse::{Mode, Policy};
 
-/// Domains whose policies are kept.
+/// The most domains whose policies are kept.
 const DOMAINS_MAX: usize = 4_096;
-/// How long a policy may take to be fetched (RFC 8461 §3.3).
+/// How long fetching a policy may take (RFC 8461 §3.3).
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a policy that could not be fetched is not fetched again.
+/// How long to wait before a policy that could not be fetched is fetched again.
 const RETRY_SECONDS: i64 = 300;
 
-/// Policies by MTA-STS. They are kept for as long as they say.
+/// TLS policies by MTA-STS. They are kept for as long as they are valid.
 pub struct StsPolicies {
     resolver: Arc<dyn Resolver>,
     network: Arc<dyn Network>,
@@ -38,16 +37,16 @@ pub struct StsPolicies {
 /// What is known of a domain.
 #[derive(Clone, Debug)]
 struct Known {
-    /// The id of the policy that was fetched last, or could not be.
+    /// The id of the policy that was last fetched, or could not be.
     id: String,
-    /// The policy, and until when it holds, in seconds since 1970.
+    /// The policy, and until when it is valid, in seconds since 1970.
     policy: Option<(Policy, i64)>,
-    /// When it may be fetched again though the id is the same: the last time could not.
+    /// When it may be fetched again although the id is the same: the last fetch failed.
     retry: Option<i64>,
 }
 
 impl StsPolicies {
-    /// Policies that are looked up with these, and whose servers are checked with the authorities of the settings.
+    /// Looks policies up with these, and checks their servers by the authorities of the settings.
     pub fn new(
         config: &RemoteConfig,
         resolver: Arc<dyn Resolver>,
@@ -58,8 +57,8 @@ impl StsPolicies {
         Self { resolver, network, trust, clock, known: Arc::default(), file: None }
     }
 
-    /// The same with those that a file in this folder has, which is written a second after a policy was fetched: who hides the record of a domain can't
-    /// have TLS switched off by waiting for a restart (RFC 8461 §10.2).
+    /// The same, with the policies in the file of this folder, which is written a second after a policy was fetched: an attacker
+    /// that hides the record of a domain can't switch TLS off by waiting for a restart (RFC 8461 §10.2).
     #[must_use]
     pub fn with_folder(mut self, folder: &Path) -> Self {
         let (file, known) = PolicyFile::open(folder, self.clock.now().seconds());
@@ -68,7 +67,7 @@ impl StsPolicies {
         self
     }
 
-    /// The policy of a domain that holds now: the one that was fetched last is believed until its time is over, whatever the DNS says (RFC 8461 §5.1).
+    /// The current policy of a domain: the one that was fetched last applies until it expires, no matter what the DNS says (RFC 8461 §5.1).
     async fn current(&self, domain: &str) -> Option<Policy> {
         let now = self.clock.now().seconds();
         let known = self.known.lock().get(domain).cloned();
@@ -114,7 +113,7 @@ impl StsPolicies {
         let mut known = self.known.lock();
         if known.len() >= DOMAINS_MAX && !known.contains_key(domain) {
             known.retain(|_, known| known.policy.as_ref().is_some_and(|(_, until)| now < *until));
-            // All of them hold: the one that ends first goes.
+            // All of them are valid: the one that expires first is removed.
             let until = |known: &Known| known.policy.as_ref().map_or(0, |(_, until)| *until);
             if known.len() >= DOMAINS_MAX
                 && let Some(first) =

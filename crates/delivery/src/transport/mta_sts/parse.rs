@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A year: the longest time that a policy may hold.
+/// A year: the longest time that a policy may be valid.
 pub(super) const MAX_AGE_SECONDS: i64 = 31_557_600;
-/// Patterns of servers that are used.
+/// The most patterns of servers that are used.
 const HOSTS_MAX: usize = 100;
 
-/// What a domain demands.
+/// The mode of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mode {
@@ -25,7 +25,7 @@ pub(super) struct Policy {
     pub(super) max_age_seconds: i64,
 }
 
-/// The id in the `TXT` records of a domain; `None` when not exactly one of them is about MTA-STS (RFC 8461 §3.1).
+/// The id in the `TXT` records of a domain; `None` unless exactly one of them is about MTA-STS (RFC 8461 §3.1).
 pub(super) fn id_of(records: &[String]) -> Option<String> {
     let mut found = records.iter().filter(|record| record.starts_with("v=STSv1;"));
     let record = found.next()?;
@@ -37,7 +37,7 @@ pub(super) fn id_of(records: &[String]) -> Option<String> {
     is_id.then(|| id.to_owned())
 }
 
-/// The policy in a file; `None` when it is none.
+/// The policy in a file; `None` when the file is not valid.
 pub(super) fn policy(text: &str) -> Option<Policy> {
     let (mut version, mut mode, mut max_age) = (None, None, None);
     let mut hosts = Vec::new();

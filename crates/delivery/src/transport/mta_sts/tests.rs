@@ -157,7 +157,7 @@ async fn out10_the_policies_that_are_kept_are_bounded() {
     assert!(!world.policies.known.lock().contains_key("0.example"), "it ends first");
 }
 
-/// Waits until the file is written by the thread that does it: its time is not that of the test.
+/// Waits until another thread has written the file, which does not depend on the test's time.
 async fn until_written(folder: &std::path::Path, domain: &str) {
     let file = folder.join("mta-sts.json");
     while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(domain)) {

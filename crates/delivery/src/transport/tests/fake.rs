@@ -1,4 +1,4 @@
-//! A server that does what a test says, and notes what it receives.
+//! A server that does what a test specifies, and logs what it receives.
 
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ impl Fake {
         Self { offers: offers.iter().map(ToString::to_string).collect(), ..Self::default() }
     }
 
-    /// What it does at `connect`, for a command (the first word, or `RCPT bob@example.net`), and at the `end` of a message.
+    /// Sets the action at `connect`, for a command (the first word, or `RCPT bob@example.net`), or at the `end` of a message.
     pub(super) fn at(mut self, moment: &str, action: Action) -> Self {
         self.actions.insert(moment.to_owned(), action);
         self
@@ -76,13 +76,13 @@ impl Fake {
         self
     }
 
-    /// Reads so much of a message, and does what it does at `middle` then.
+    /// Reads so much of a message, and then does the action that is set for `middle`.
     pub(super) fn reads(mut self, bytes: usize) -> Self {
         self.reads_max = Some(bytes);
         self
     }
 
-    /// Takes so many messages on a connection, and says that to the next command, or closes the connection at once.
+    /// Accepts so many messages on a connection, and then sends this reply to the next command, or closes the connection at once.
     pub(super) fn takes(mut self, messages: usize, then: Option<&'static str>) -> Self {
         self.messages_max = Some((messages, then));
         self
@@ -226,7 +226,7 @@ impl Session {
         }
     }
 
-    /// Whether the connection goes on.
+    /// Returns whether the connection stays open.
     async fn act(&mut self, action: Action) -> io::Result<bool> {
         match action {
             Action::Say(text) => self.socket.write_all(text.as_bytes()).await?,

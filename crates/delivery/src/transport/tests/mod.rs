@@ -1,4 +1,4 @@
-//! Against a server that does what a test says, over streams in memory and in paused time.
+//! Tests against a server that does what a test specifies, over streams in memory and in paused time.
 
 mod fake;
 mod negotiation;

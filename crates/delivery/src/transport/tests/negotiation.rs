@@ -1,4 +1,4 @@
-//! What a server takes, and what it is sent for it.
+//! The extensions of a server, and what it is sent depending on them.
 
 use restante_mail::queue::Return;
 

@@ -1,4 +1,4 @@
-//! Streams and sockets whose credentials stop holding.
+//! Streams and sockets whose credentials become invalid.
 
 use async_trait::async_trait;
 use axum::http::request::Parts;

@@ -64,7 +64,7 @@ async fn close_code(socket: &mut Socket) -> CloseCode {
     }
 }
 
-/// [`OPEN`] counts the sockets of all tests, so these run one after the other.
+/// [`OPEN`] counts the sockets of all tests, so these tests run one at a time.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]
@@ -100,12 +100,12 @@ async fn a_handshake_that_is_wrong_is_refused_and_the_connection_goes_on() {
         (without_version, 400),
         (handshake_of("webtransport", "/echo"), 501),
         (handshake_of("websocket", "/nowhere"), 404),
-        (handshake_of("websocket", "/"), 400), // this route knows no sockets
+        (handshake_of("websocket", "/"), 400), // this route has no sockets
     ] {
         let asked = format!("{request:?}");
         assert_eq!(ask(&mut client, request).await.status().as_u16(), status, "{asked}");
     }
-    // Without a protocol it asks for a tunnel, which is no route's.
+    // Without a protocol it requests a tunnel, which no route offers.
     let plain = Request::builder().method(Method::CONNECT).uri("localhost:1").body(Body::empty()).unwrap();
     assert!(!ask(&mut client, plain).await.status().is_success());
     exchange(&mut open(&mut client).await, Message::Text("one".into())).await;
@@ -126,7 +126,7 @@ async fn a_message_over_the_limit_closes_its_socket_alone() {
     server.stop().await;
 }
 
-/// The limits on connections bound no sockets of HTTP/2.
+/// The limits on connections do not bound sockets of HTTP/2.
 #[tokio::test]
 async fn an_open_socket_is_an_open_request() {
     let _alone = ONE_AT_A_TIME.lock().await;
@@ -159,7 +159,7 @@ async fn connect_narrowly(server: &Server) -> (Client, tokio::task::JoinHandle<h
     (client, tokio::spawn(connection))
 }
 
-/// The client sends and never opens its window: what is sent back to it must not pile up.
+/// The client sends and never opens its window: what is sent back to it must not accumulate.
 #[tokio::test]
 async fn a_socket_that_is_not_read_closes_the_connection() {
     let _alone = ONE_AT_A_TIME.lock().await;
@@ -174,7 +174,7 @@ async fn a_socket_that_is_not_read_closes_the_connection() {
     server.stop().await;
 }
 
-/// The whole message was taken into memory at once, and the socket counted as one that has nothing to send.
+/// The whole message was buffered at once, and the socket counted as one that has nothing to send.
 #[tokio::test]
 async fn a_socket_that_does_not_read_a_long_message_closes_the_connection() {
     let _alone = ONE_AT_A_TIME.lock().await;

@@ -32,13 +32,13 @@ impl Property {
             "digest:sha" => Self::Sha1,
             "digest:sha-256" => Self::Sha256,
             "size" => Self::Size,
-            "id" => return Some(None), // always there
+            "id" => return Some(None), // always returned
             _ => return None,
         }))
     }
 }
 
-/// What is asked of each blob.
+/// What is requested of each blob.
 struct Asked {
     properties: Vec<Property>,
     offset: u64,
@@ -96,16 +96,16 @@ fn properties(names: Option<Vec<String>>) -> Result<Vec<Property>, MethodError> 
     Ok(properties)
 }
 
-/// How much a call may do.
+/// How much more a call may do.
 struct Budget<'e> {
-    /// Bytes of data that are left for the response.
+    /// How many bytes of data the response may still have.
     data_bytes: usize,
-    /// Bytes of which the request has made digests.
+    /// The bytes that the request has hashed.
     hashed_bytes: &'e mut u64,
 }
 
 impl Budget<'_> {
-    /// Counts what is to be hashed: for one request as much as both digests of the longest upload, or those of one blob.
+    /// Counts the bytes to be hashed: one request may hash as many as both digests of the longest upload need, or those of one blob.
     fn count_hashed(&mut self, context: &Context, bytes: u64) -> Result<(), MethodError> {
         let total = self.hashed_bytes.saturating_add(bytes);
         if *self.hashed_bytes > 0 && total > context.config.upload_bytes_max.get().saturating_mul(2) {
@@ -136,7 +136,7 @@ async fn write(
         .iter()
         .any(|property| matches!(property, Property::Text | Property::Base64 | Property::Data));
     let range = asked.offset.min(size)..end.min(size).max(asked.offset.min(size));
-    // Base64 and escapes make the data longer; more than twice only when it is no text.
+    // Base64 and escapes make the data longer; only data that is not text becomes more than twice as long.
     let length = range.end - range.start;
     if shown && length.saturating_mul(2) > budget.data_bytes as u64 {
         let problem = "the data of these blobs is too long for one response: ask for fewer, or for ranges";
@@ -160,7 +160,7 @@ async fn write(
                 object.field("data:asText", &text);
             }
             Property::Base64 => write_base64(&bytes, object.member("data:asBase64")),
-            // Each member is written once, also when both names ask for it.
+            // Each member is written once, even if two names select it.
             Property::Data => match text {
                 Some(_) if asked.properties.contains(&Property::Text) => {}
                 None if asked.properties.contains(&Property::Base64) => is_encoding_problem = true,

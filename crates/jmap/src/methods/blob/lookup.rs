@@ -10,7 +10,7 @@ use crate::core::{
     ids::{BlobBase, account_id},
 };
 
-/// The types in whose objects blobs are looked up. The names are in the session object, too.
+/// The types whose objects are searched for blobs. The names are in the session object, too.
 pub(crate) const TYPES: [&str; 3] = ["Mailbox", "Thread", "Email"];
 
 pub(super) async fn lookup(
@@ -27,7 +27,7 @@ pub(super) async fn lookup(
         let unknown = restante_http::reply::cut(unknown, 60);
         return Err(MethodError::UnknownDataType(format!("blobs are not looked up in the type {unknown}")));
     }
-    // RFC 9404 §4.3: all of these types are of this capability.
+    // RFC 9404 §4.3: all of these types belong to this capability.
     if let Some(name) = names.first().filter(|_| !context.using.has(Capability::Mail)) {
         let uri = Capability::Mail.uri();
         return Err(MethodError::UnknownDataType(format!("the type {name} needs the capability {uri}")));

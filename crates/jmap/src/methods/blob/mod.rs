@@ -41,7 +41,7 @@ pub(crate) const METHODS: &[Method] = &[
     },
 ];
 
-/// Blob/copy: what is copied is an upload in the other account.
+/// Blob/copy: the copy is an upload in the other account.
 async fn copy(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
     let from = args.from_account(context).await?;
     let to = args.account(context, Access::Write).await?;
@@ -69,7 +69,7 @@ async fn copy(context: &Context, exchange: &mut Exchange, mut args: Args) -> Res
     Ok(())
 }
 
-/// Copies a blob. The inner error is that of this one.
+/// Copies a blob. The inner error concerns this blob only.
 async fn copy_one(
     context: &Context,
     from: AccountId,
@@ -96,7 +96,7 @@ async fn copy_one(
     note(context, to, (stored, size), uploads).await.map(Ok)
 }
 
-/// Notes a blob that was put or touched as an upload of the user; its bytes were admitted.
+/// Records a blob that was stored or touched as an upload of the user; its bytes were admitted.
 async fn note(
     context: &Context,
     account: AccountId,
@@ -108,7 +108,7 @@ async fn note(
     Ok(BlobRef::upload(upload))
 }
 
-/// `overQuota` of a blob that would push out others of the same request.
+/// `overQuota` for a blob that would evict others of the same request.
 fn over_quota() -> SetError {
     SetError::new("overQuota").describe(
         "the blobs that this request makes are longer than the quota of uploads, with the uploads that they are made of: make some \

@@ -21,7 +21,7 @@ use crate::{
     methods::mail_errors::of_step,
 };
 
-/// The type of a blob for which the client names none.
+/// The type of a blob when the client names none.
 const OCTETS: &str = "application/octet-stream";
 
 pub(super) async fn upload(
@@ -78,12 +78,12 @@ enum DataSource {
     Blob { id: Id, offset: u64, length: Option<u64> },
 }
 
-/// The blobs of a call in an order in which each comes behind those that it is made of.
+/// The blobs of a call, ordered so that each comes after its sources.
 struct Plan {
     waiting: HashMap<String, Upload>,
-    /// Blobs of the call that a blob still waits for; each is counted as often as it is named.
+    /// For each blob the number of blobs of the call that it still waits for; each counts as often as it is named.
     missing: HashMap<String, usize>,
-    /// The blobs that wait for a blob.
+    /// For each blob the blobs that wait for it.
     dependents: HashMap<String, Vec<String>>,
     ready: VecDeque<String>,
     failed: Vec<(String, SetError)>,
@@ -118,7 +118,7 @@ impl Plan {
         Self { waiting, missing, dependents, ready, failed, last: None }
     }
 
-    /// The uploads that are there and that blobs of the call are made of.
+    /// The existing uploads that are sources of blobs of the call.
     fn sources(&self, creations: &Creations) -> BTreeSet<RecordId> {
         let named = self.waiting.values().flat_map(Upload::blobs);
         let blobs = named.filter_map(|id| creations.resolve(id.as_str())?.parse::<BlobRef>().ok());
@@ -129,7 +129,7 @@ impl Plan {
         blobs.filter_map(upload).collect()
     }
 
-    /// The next blob to make; the one before it is made now, or has failed.
+    /// The next blob to make, when the previous one was made or has failed.
     fn next(&mut self) -> Option<(String, Upload)> {
         if let Some(last) = self.last.take() {
             for dependent in self.dependents.remove(&last).unwrap_or_default() {
@@ -146,7 +146,7 @@ impl Plan {
         Some((key, upload))
     }
 
-    /// What was not made: what is left waits for itself.
+    /// The blobs that were not made: those that are left wait for themselves.
     fn finish(mut self) -> Vec<(String, SetError)> {
         let circular = |key| (key, SetError::invalid(["data"], "the blob is made of itself"));
         self.failed.extend(self.waiting.into_keys().map(circular));
@@ -235,7 +235,7 @@ fn number(value: Option<Value>) -> Result<Option<u64>, &'static str> {
     number.map(Some).ok_or("offset and length of a data source are whole numbers from 0 to 2^53-1")
 }
 
-/// A piece whose bytes are known to be there.
+/// A source whose bytes are known to exist.
 enum Piece {
     Bytes(Bytes),
     Range(Content, std::ops::Range<u64>),
@@ -296,7 +296,7 @@ impl Piece {
     }
 }
 
-/// The bytes of pieces, one behind the other.
+/// The bytes of the sources, one after the other.
 struct Pieces<'c> {
     context: &'c Context,
     pieces: VecDeque<Piece>,

@@ -1,4 +1,4 @@
-//! What is searched of an email that the index does not have yet, and what snippets are taken from.
+//! The searchable text of an email, for emails that the index does not have yet, and for snippets.
 
 use restante_core::{AccountId, Error, RecordId};
 use restante_mail::{email, message, row::Row, searched_end};
@@ -28,7 +28,7 @@ pub(crate) async fn read(
     }
 }
 
-/// The document of an email that is searched. Also `None` for a damaged one, which is logged: nothing is found in it.
+/// The document of an email, for a search. Also `None` for a damaged one, which is logged: a search finds nothing in it.
 pub(crate) async fn read_to_search(
     context: &Context,
     account: AccountId,

@@ -16,7 +16,7 @@ use super::{
     render::{Ready, Rendering, Stored},
 };
 
-/// Emails are read in chunks of so many; records read these without another thread.
+/// Emails are read in chunks of this many; records read these without another thread.
 const CHUNK: usize = 32;
 
 /// Email/get.
@@ -31,14 +31,14 @@ pub(crate) async fn get(
     args.done()?;
     let with_row = wanted.needs_row();
     let of = |ids: &[RecordId]| Get { kind: email::KIND, ids: ids.to_vec(), with_body: with_row };
-    // The state is read before the emails or with the first ones, so that changes since it miss nothing.
+    // The state is read before the emails or with the first ones, so that /changes since that state misses nothing.
     let (state, ids, mut not_found, mut first) = match asked {
         Some(asked) => {
             let (ids, not_found) = known(asked);
             let begin = ids.get(..CHUNK).unwrap_or(&ids);
             match context.records().get_with_state(account, &of(begin)).await {
                 Ok((state, first)) => (state, ids, not_found, Some(first.into_iter().map(Ok).collect())),
-                // They are read one by one below.
+                // The emails are read one by one below.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     (context.records().states(account).await?.of(email::KIND), ids, not_found, None)
                 }
@@ -101,7 +101,7 @@ pub(crate) async fn get(
     unreadable.into_outcome()
 }
 
-/// Emails of one call that are damaged. RFC 8620 has no error for one object of a /get: they are left out of the answer.
+/// The damaged emails of one call. RFC 8620 has no error for one object of a /get: they are left out of the response.
 #[derive(Default)]
 struct Unreadable {
     is_any: bool,
@@ -114,7 +114,7 @@ impl Unreadable {
         self.is_any = true;
     }
 
-    /// The call fails when it has nothing but damaged emails.
+    /// The call fails when all its emails are damaged.
     fn into_outcome(self) -> Result<(), MethodError> {
         match self.is_any && !self.is_any_read {
             true => Err(MethodError::ServerFail),
@@ -141,7 +141,7 @@ pub(crate) async fn render(
     Ok(Some(out))
 }
 
-/// The records of ids, and the ids that no email has.
+/// The record ids, and the ids that can't be those of an email.
 fn known(asked: Vec<String>) -> (Vec<RecordId>, Vec<String>) {
     let mut found = Vec::with_capacity(asked.len());
     let mut not_found = Vec::new();
@@ -170,12 +170,12 @@ async fn all(context: &Context, account: AccountId) -> Result<Vec<RecordId>, Met
     }
 }
 
-/// An email without a mailbox exists for IMAP alone, until it is expunged.
+/// An email without a mailbox exists only for IMAP, until it is expunged.
 fn is_visible(record: &Record) -> bool {
     record.properties.values(email::MAILBOX).next().is_some()
 }
 
-/// The names of the keywords of these emails, if they are asked for and not all well-known.
+/// The names of the keywords of these emails, if they are requested and not all well-known.
 async fn keywords(
     context: &Context,
     account: AccountId,
@@ -201,13 +201,13 @@ async fn keywords(
     Ok(context.mail().keywords(account, &numbers).await?)
 }
 
-/// What is asked for of an email and is not in its properties.
+/// What is requested of an email and is not in its properties.
 struct Message {
     row: Row,
     loaded: Loaded,
 }
 
-/// Reads what is asked for of an email and is not in its properties; `None` when that is nothing.
+/// Reads what is requested of an email and is not in its properties; `None` when that is nothing.
 async fn read(
     context: &Context,
     account: AccountId,
@@ -233,7 +233,7 @@ async fn read(
     Ok(Some(Message { row, loaded }))
 }
 
-/// Whether this email is damaged, and others may be sound.
+/// Whether only this email is damaged, so that others may still be readable.
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
 }

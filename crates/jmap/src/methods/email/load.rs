@@ -1,4 +1,4 @@
-//! Reads what is asked for of a message and is not in its row, with one read of its blob.
+//! Reads what is requested of a message and is not in its row, with one read of its blob.
 
 use bytes::Bytes;
 use restante_core::Error;
@@ -17,14 +17,14 @@ use super::properties::{EmailProperty, ValuesWanted, Wanted};
 /// What was read of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The whole message, if the row does not have all that is asked for.
+    /// The whole message, if the row does not have everything that is requested.
     pub(crate) message: Option<Message>,
     pub(crate) structure: Structure,
     pub(crate) raw: Bytes,
     pub(crate) values: Vec<(u16, BodyValue)>,
 }
 
-/// Reads what a row does not have. What a listing asks for is in the row: nothing is read then.
+/// Reads what a row does not have. For a typical listing everything is in the row, and nothing is read.
 pub(crate) async fn beside_row(
     context: &Context,
     content: &Content,
@@ -48,8 +48,8 @@ pub(crate) async fn beside_row(
     Ok(Loaded { message: None, structure, raw, values })
 }
 
-/// What can be answered of a message that can't be read, if the rest is in the row: its texts are empty, and have a problem of encoding
-/// (RFC 8621 §4.1.4: the server could not decode them).
+/// The properties of a message that can't be read, if everything but its texts is in the row: the texts are empty, and marked with an
+/// encoding problem (RFC 8621 §4.1.4: the server could not decode them).
 pub(crate) fn without_message(row: &Row, wanted: &Wanted) -> Result<Option<Loaded>, Error> {
     if wanted.has_header() || wanted.has_part_headers() {
         return Ok(None);
@@ -73,7 +73,7 @@ pub(crate) async fn whole(context: &Context, content: &Content, wanted: &Wanted)
     Ok(Loaded { message: Some(message), structure, raw, values })
 }
 
-/// The parts whose text is asked for, each once (E8).
+/// The parts whose text is requested, each once (E8).
 fn value_parts(structure: &Structure, wanted: &Wanted) -> Vec<Part> {
     if !wanted.has_values() {
         return Vec::new();

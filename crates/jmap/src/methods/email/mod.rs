@@ -1,4 +1,4 @@
-//! The methods of Email that read (RFC 8621 §4).
+//! The Email methods that only read (RFC 8621 §4).
 
 mod document;
 pub(crate) mod get;

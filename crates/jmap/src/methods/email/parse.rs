@@ -15,7 +15,7 @@ use super::{
     render::{Ready, Rendering},
 };
 
-/// So many bytes say whether a blob is a message.
+/// This many bytes suffice to decide whether a blob is a message.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
 /// Email/parse.

@@ -1,4 +1,4 @@
-//! Which properties of emails and their parts are asked for (RFC 8621 §4.1 and §4.2).
+//! Which properties of emails and their parts are requested (RFC 8621 §4.1 and §4.2).
 
 use restante_mail::message::Shorthand;
 use restante_mail_wire::header::{Form, HeaderProperty};
@@ -15,7 +15,7 @@ pub(crate) enum EmailProperty {
     Keywords,
     Size,
     ReceivedAt,
-    /// Ready JSON in the row.
+    /// Stored as JSON in the row.
     Ready(Shorthand),
     Headers,
     Header(HeaderWanted),
@@ -29,7 +29,7 @@ pub(crate) enum EmailProperty {
 /// A property `header:...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeaderWanted {
-    /// As the client wrote it: so it stands in the answer.
+    /// As the client wrote it; the response repeats it in this form.
     pub(crate) asked: String,
     pub(crate) name: String,
     pub(crate) form: Form,
@@ -54,17 +54,17 @@ pub(crate) enum PartProperty {
     SubParts,
 }
 
-/// What is asked of emails.
+/// What is requested of emails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) properties: Vec<EmailProperty>,
-    /// What is written before the value of each property: a brace or a comma, and the name. The same for all emails.
+    /// The text before the value of each property: a brace or a comma, and the name. The same for all emails.
     pub(crate) names: Vec<Vec<u8>>,
     pub(crate) parts: Vec<PartProperty>,
     pub(crate) values: ValuesWanted,
 }
 
-/// Which body values are asked for.
+/// Which body values are requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValuesWanted {
     pub(crate) is_text: bool,
@@ -74,7 +74,7 @@ pub(crate) struct ValuesWanted {
     pub(crate) bytes_max: usize,
 }
 
-/// E10, for Email/get and Email/parse: what is metadata of the store comes first.
+/// E10, for Email/get and Email/parse. The metadata of the store comes first.
 const DEFAULT: [(&str, EmailProperty); 24] = [
     ("id", EmailProperty::Id),
     ("blobId", EmailProperty::BlobId),
@@ -102,7 +102,7 @@ const DEFAULT: [(&str, EmailProperty); 24] = [
     ("attachments", EmailProperty::Attachments),
 ];
 
-/// How many of [`DEFAULT`] Email/parse leaves out.
+/// How many properties at the beginning of [`DEFAULT`] Email/parse leaves out.
 const METADATA: usize = 7;
 
 const OTHERS: [(&str, EmailProperty); 2] =
@@ -125,13 +125,13 @@ const PARTS_OTHERS: [(&str, PartProperty); 2] =
     [("headers", PartProperty::Headers), ("subParts", PartProperty::SubParts)];
 
 impl EmailProperty {
-    /// Reads a name; `None` for a property that there is not (E2, E3).
+    /// Reads a name; `None` for a property that does not exist (E2, E3).
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let known = DEFAULT.iter().chain(&OTHERS).find(|(known, _)| *known == name);
         known.map(|(_, property)| property.clone()).or_else(|| HeaderWanted::parse(name).map(Self::Header))
     }
 
-    /// Its name in the answer.
+    /// Its name in the response.
     pub(crate) fn name(&self) -> &str {
         if let Self::Header(header) = self {
             return &header.asked;
@@ -169,8 +169,8 @@ impl HeaderWanted {
 }
 
 impl Wanted {
-    /// Takes the arguments that Email/get and Email/parse share. Email/get always has the id (G2), Email/parse has no metadata
-    /// unless it is asked for.
+    /// Takes the arguments that Email/get and Email/parse share. Email/get always returns the id (G2), Email/parse returns metadata
+    /// only when it is requested.
     pub(crate) fn take(args: &mut Args, is_get: bool) -> Result<Self, MethodError> {
         let asked = args.nullable::<Vec<String>>("properties")?;
         let parts_asked = args.nullable::<Vec<String>>("bodyProperties")?;
@@ -193,7 +193,7 @@ impl Wanted {
         Ok(Self::new(properties, parts, ValuesWanted { is_text, is_html, is_all, bytes_max }))
     }
 
-    /// Properties by their names, with the default ones of parts.
+    /// Properties by their names, with the default properties of parts.
     pub(crate) fn named(names: &[&str]) -> Result<Self, MethodError> {
         let parts = PARTS_DEFAULT.iter().map(|(_, property)| property.clone()).collect();
         Ok(Self::new(Self::properties(names, true)?, parts, ValuesWanted::default()))
@@ -222,7 +222,7 @@ impl Wanted {
         self.properties.contains(property)
     }
 
-    /// Whether the properties of the records don't say all that is asked for, so that rows are needed.
+    /// Whether more is requested than the properties of the records contain, so that rows are needed.
     pub(crate) fn needs_row(&self) -> bool {
         let is_in_record = |property: &EmailProperty| {
             matches!(
@@ -238,14 +238,14 @@ impl Wanted {
         !self.properties.iter().all(is_in_record)
     }
 
-    /// Whether fields of the message's header are asked for.
+    /// Whether fields of the message's header are requested.
     pub(crate) fn has_header(&self) -> bool {
         let is_header =
             |property: &EmailProperty| matches!(property, EmailProperty::Headers | EmailProperty::Header(_));
         self.properties.iter().any(is_header)
     }
 
-    /// Whether parts are asked for.
+    /// Whether parts are requested.
     pub(crate) fn has_parts(&self) -> bool {
         let lists = [
             EmailProperty::BodyStructure,
@@ -256,14 +256,14 @@ impl Wanted {
         lists.iter().any(|list| self.has(list))
     }
 
-    /// Whether fields of parts' headers are asked for.
+    /// Whether fields of parts' headers are requested.
     pub(crate) fn has_part_headers(&self) -> bool {
         let is_header =
             |property: &PartProperty| matches!(property, PartProperty::Headers | PartProperty::Header(_));
         self.has_parts() && self.parts.iter().any(is_header)
     }
 
-    /// Whether body values are asked for.
+    /// Whether body values are requested.
     pub(crate) fn has_values(&self) -> bool {
         let ValuesWanted { is_text, is_html, is_all, .. } = self.values;
         self.has(&EmailProperty::BodyValues) && (is_text || is_html || is_all)
@@ -290,7 +290,7 @@ fn distinct<S: AsRef<str>, P: PartialEq>(
     Ok(found)
 }
 
-/// Why a name is none of a property.
+/// Why a name is not that of a property.
 fn why_unknown(name: &str) -> String {
     match HeaderProperty::parse_any_form(name) {
         Some(header) => format!("{name:?} asks for {} in a form that the field does not have", header.name),
@@ -298,7 +298,7 @@ fn why_unknown(name: &str) -> String {
     }
 }
 
-/// How many properties can be asked for: each may be a header field, which is looked for in each email.
+/// The most properties that can be requested: each may be a header field, which is searched for in each email.
 pub(crate) const PROPERTIES_MAX: usize = 200;
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ use super::properties::{EmailProperty, HeaderWanted, PartProperty, Wanted};
 
 const NULL: &[u8] = b"null";
 
-/// Where the ready JSON of an email is.
+/// Where the stored JSON of an email is.
 #[derive(Clone, Copy)]
 pub(crate) enum Ready<'r> {
-    /// None of it is asked for.
+    /// None of it is requested.
     Unread,
     Row(&'r Row),
     Message(&'r Message),
@@ -33,7 +33,7 @@ impl Ready<'_> {
     }
 }
 
-/// What the store knows of an email.
+/// What the store knows about an email.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'r> {
     pub(crate) id: RecordId,
@@ -41,18 +41,18 @@ pub(crate) struct Stored<'r> {
     pub(crate) keywords: &'r Keywords,
 }
 
-/// An email, with as much of it as is asked for.
+/// An email, with the data that is requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Rendering<'r> {
-    /// `None` for a blob that is no email of the store: its metadata is null.
+    /// `None` for a blob that is not an email of the store: its metadata is null.
     pub(crate) stored: Option<Stored<'r>>,
     pub(crate) blob: &'r BlobRef,
-    /// 0 when it is not asked for.
+    /// 0 when it is not requested.
     pub(crate) size: u64,
     pub(crate) ready: Ready<'r>,
-    /// Empty when no parts are asked for.
+    /// Empty when no parts are requested.
     pub(crate) structure: &'r Structure,
-    /// The raw message, or the beginning of it that is asked for.
+    /// The raw message, or as much of its beginning as is needed.
     pub(crate) raw: &'r [u8],
     /// Body values by the numbers of their parts.
     pub(crate) values: &'r [(u16, BodyValue)],
@@ -119,7 +119,7 @@ impl Rendering<'_> {
 }
 
 impl Stored<'_> {
-    /// Writes a property that the store has, and the message has not.
+    /// Writes a property that comes from the store, not from the message.
     fn write(&self, property: &EmailProperty, out: &mut Vec<u8>) {
         match property {
             EmailProperty::Id => IdType::Email.write(self.id, out),
@@ -146,7 +146,7 @@ impl Stored<'_> {
                 let seconds = self.numbers(email::RECEIVED).next().unwrap_or_default();
                 write_utc_date(i64::try_from(seconds).unwrap_or(i64::MAX), out);
             }
-            _ => out.extend_from_slice(NULL), // the caller writes all others
+            _ => out.extend_from_slice(NULL), // all others are written by the caller
         }
     }
 
@@ -170,7 +170,7 @@ impl<'w> Set<'w> {
         Self { out, is_empty: true }
     }
 
-    /// Where the next key goes: the caller writes one JSON string.
+    /// Returns where the next key goes: the caller writes one JSON string.
     fn key(&mut self) -> &mut Vec<u8> {
         self.out.extend_from_slice(if self.is_empty { b"" } else { b":true," });
         self.is_empty = false;
@@ -193,7 +193,7 @@ struct PartWriter<'r> {
 }
 
 impl PartWriter<'_> {
-    /// A part with its sub-parts (E6). The tree is not deeper than [`restante_mail::message::NESTING_MAX`].
+    /// A part with its sub-parts (E6). The tree is at most [`restante_mail::message::NESTING_MAX`] levels deep.
     fn write_tree(&self, part: &Part, out: &mut Vec<u8>) {
         let mut object = Object::open(out);
         self.write_members(part, &mut object);
@@ -207,7 +207,7 @@ impl PartWriter<'_> {
         }
     }
 
-    /// A part of one of the lists, which have no multiparts.
+    /// A part of one of the lists, which contain no multiparts.
     fn write(&self, part: &Part, out: &mut Vec<u8>) {
         let mut object = Object::open(out);
         self.write_members(part, &mut object);
@@ -216,7 +216,7 @@ impl PartWriter<'_> {
         }
     }
 
-    /// All members but `subParts`.
+    /// All members except `subParts`.
     fn write_members(&self, part: &Part, object: &mut Object<'_>) {
         let is_multipart = part.kind == PartKind::Multipart;
         for property in self.properties {
@@ -258,7 +258,7 @@ fn write_headers(header: Header<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The last instance of a field, or null; or all instances (E2).
+/// The last instance of a field, or null; or all instances, if requested (E2).
 fn write_header(header: Header<'_>, wanted: &HeaderWanted, out: &mut Vec<u8>) {
     if !wanted.is_all {
         match header.last(&wanted.name) {

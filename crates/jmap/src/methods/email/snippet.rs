@@ -23,7 +23,7 @@ const PREVIEW_BYTES_MAX: usize = 255;
 /// The longest subject: as much as a client shows in any list.
 const SUBJECT_BYTES_MAX: usize = 2_048;
 
-/// So many characters before the first match begin a preview.
+/// A preview begins at most this many characters before the first match.
 const CHARS_BEFORE: usize = 40;
 
 const OPEN: &str = "<mark>";
@@ -65,7 +65,7 @@ pub(crate) async fn get(
                 not_found.push(id);
                 continue;
             }
-            // The email does exist. The other emails have their snippets.
+            // The email exists, but is damaged. The other emails still get their snippets.
             Err(error) if is_damage(&error) => {
                 warn!(account = account.0, email = %id, %error, "the message of an email can't be read");
                 Snippet { subject: None, preview: None }
@@ -83,7 +83,7 @@ pub(crate) async fn get(
     Ok(())
 }
 
-/// Where an email has what was searched for.
+/// Where an email matches the search.
 #[derive(Debug, PartialEq, Eq)]
 struct Snippet {
     subject: Option<String>,
@@ -104,22 +104,22 @@ impl Snippet {
     }
 }
 
-/// Where a preview begins that shows a match: at a word some characters before it.
+/// The start of a preview that shows a match: at a word some characters before the match.
 fn start_before(text: &str, first: usize) -> usize {
     let before = text.get(..first).unwrap_or_default();
     let Some((start, _)) = before.char_indices().rev().nth(CHARS_BEFORE) else { return 0 };
     let cut = before.get(start..).unwrap_or_default();
-    // A word that is cut is left out, unless nothing else is there.
+    // A word that would be cut is left out, unless there is nothing else.
     cut.find(char::is_whitespace).map_or(start, |space| start + space + 1)
 }
 
-/// A text from an offset on with its matches marked, in HTML, at most so many bytes: neither an entity nor a mark is cut. White space
+/// A text from an offset on with its matches marked, in HTML, at most this many bytes: neither an entity nor a mark is cut. White space
 /// is collapsed.
 fn highlight(text: &str, marks: &[Range<usize>], from: usize, bytes_max: usize) -> String {
     let mut out = String::new();
     let mut marks = marks.iter().skip_while(|mark| mark.end <= from).peekable();
     let mut is_marked = false;
-    let mut is_space = true; // white space at the beginning is left out
+    let mut is_space = true; // skips white space at the beginning
     for (offset, c) in text.get(from..).unwrap_or_default().char_indices() {
         let offset = from + offset;
         if is_marked && marks.peek().is_none_or(|mark| offset >= mark.end) {

@@ -66,7 +66,7 @@ pub(super) async fn copy(
     Ok(())
 }
 
-/// T7: a second response with the same call id. The copies are made, so its error does not take them back.
+/// T7: a second response with the same call id. The copies were made, so an error here does not undo them.
 async fn destroy_originals(
     context: &Context,
     exchange: &mut Exchange,
@@ -86,12 +86,12 @@ async fn destroy_originals(
     }
 }
 
-/// What became of the copies.
+/// The outcome of the copies.
 #[derive(Default)]
 struct Copied {
     created: Vec<(String, String)>,
     not_created: Vec<(String, SetError)>,
-    /// The ids of what was copied.
+    /// The ids of the emails that were copied.
     originals: Vec<Id>,
 }
 
@@ -134,7 +134,7 @@ impl Copies<'_> {
         Ok((copied, transitions))
     }
 
-    /// Reads one copy: the id of the original, and the new email. The inner error is that of this email.
+    /// Reads one copy: the id of the original, and the new email. The inner error concerns this email only.
     async fn read(
         &self,
         email: &Value,
@@ -170,7 +170,7 @@ impl Copies<'_> {
         Ok(Ok((original.id, new)))
     }
 
-    /// The email to copy. Its blob is kept from being swept until the copy refers to it.
+    /// The email to copy. Its blob is protected from being swept until the copy refers to it.
     async fn original(&self, id: Option<RecordId>) -> Result<Option<Original>, MethodError> {
         let Some(id) = id else { return Ok(None) };
         let found = self.context.records().get(self.from, &Get::whole(email::KIND, vec![id])).await?;
@@ -201,7 +201,7 @@ struct Original {
     received: i64,
 }
 
-/// What the record keeps of the message.
+/// What the record stores of the message.
 fn message_of(record: &Record, state: &EmailState) -> Option<StoredMessage> {
     let key = |value: &RecordValue| match value {
         RecordValue::Text(key) => key.as_ref().try_into().ok(),

@@ -31,7 +31,7 @@ pub(super) struct Create<'c> {
 }
 
 impl Create<'_> {
-    /// Reads an Email object, and puts its message into the store. The inner error is that of this email.
+    /// Reads an Email object, and puts its message into the store. The inner error concerns this email only.
     pub(super) async fn read(
         &self,
         key: &str,
@@ -47,8 +47,8 @@ impl Create<'_> {
         if !invalid.is_empty() {
             return Ok(Err(invalid.into_error()));
         }
-        // Any number of parts may have the same text, so a short request can be a message of any size. No encoding shortens a text:
-        // what is too large is refused before it is composed.
+        // Any number of parts may share a text, so a short request can describe a message of any size. No encoding shortens a text, so
+        // a message that is too large is refused before it is composed.
         let size_max = self.context.config.upload_bytes_max.get();
         if draft.text_bytes() > size_max {
             return Ok(Err(too_large(size_max)));
@@ -86,7 +86,7 @@ impl Create<'_> {
         }))
     }
 
-    /// The bytes of all blobs by the ids that the draft has for them (ES3).
+    /// The bytes of all blobs, by the ids that the draft uses for them (ES3).
     async fn blobs(
         &self,
         draft: &Draft,
@@ -130,7 +130,7 @@ impl Create<'_> {
     }
 }
 
-/// A field that can't be written: the property that gave it, or those of the body.
+/// The error for a field that can't be written: names the property that gave it, or the properties of the body.
 fn of_compose(email: &Map<String, Value>, error: &ComposeError) -> SetError {
     let text = error.to_string();
     match draft::property_of_field(email, &error.field) {
@@ -142,7 +142,7 @@ fn of_compose(email: &Map<String, Value>, error: &ComposeError) -> SetError {
     }
 }
 
-/// What a response says of a new email.
+/// What a response returns for a new email.
 pub(super) fn created_json(made: &CreatedEmail, size: u64) -> String {
     let mut json = Vec::new();
     let mut object = Object::open(&mut json);

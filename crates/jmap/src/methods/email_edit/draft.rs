@@ -1,6 +1,6 @@
-//! The Email object of a creation, checked (RFC 8621 §4.6) and put in the order in which it is written.
+//! The Email object of a creation, checked (RFC 8621 §4.6) and brought into the order in which it is written.
 //!
-//! Nothing is read here: blobs are named, and [`Draft::blobs`] lists them.
+//! No blobs are read here: they are named, and [`Draft::blobs`] lists them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,11 +15,10 @@ use serde_json::{Map, Value};
 
 use crate::core::SetError;
 
-/// The most parts of one message, and how deep they may lie in each other: what is beyond would be read back as one opaque
-/// attachment.
+/// The most parts of one message; also the limit for their nesting: anything beyond would be read back as one opaque attachment.
 const PARTS_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 32;
-/// So many reasons are in the description of an error: a request may have a million wrong properties.
+/// The most reasons in the description of an error: a request may have a million wrong properties.
 const REASONS_MAX: usize = 20;
 /// The longest name of a header field, so that its first line is not too long.
 const NAME_BYTES_MAX: usize = 127;
@@ -57,7 +56,7 @@ pub(crate) type Fields = Vec<(String, FieldValue)>;
 /// A message to write.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// The header fields but those of the body, without what the server adds.
+    /// The header fields except those of the body, and without those that the server adds.
     pub(crate) fields: Fields,
     pub(crate) body: DraftBody,
 }
@@ -67,7 +66,7 @@ pub(crate) struct Draft {
 pub(crate) enum DraftBody {
     /// The whole tree of parts.
     Structure(Box<DraftPart>),
-    /// Parts of which the tree is made.
+    /// The parts that the tree is made of.
     Lists { text: Option<Box<DraftPart>>, html: Option<Box<DraftPart>>, attachments: Vec<DraftPart> },
 }
 
@@ -78,7 +77,7 @@ pub(crate) struct DraftPart {
     media_type: Option<String>,
     /// The name of the file.
     pub(crate) name: Option<String>,
-    /// Only of a blob: text of a creation is written as UTF-8.
+    /// Only for a blob: text of a creation is written as UTF-8.
     pub(crate) charset: Option<String>,
     pub(crate) disposition: Option<String>,
     pub(crate) cid: Option<String>,
@@ -100,13 +99,13 @@ pub(crate) enum Content {
     Parts(Vec<DraftPart>),
 }
 
-/// The properties that are wrong, with the reason of each.
+/// The properties that are invalid, with the reason for each.
 #[derive(Debug, Default)]
 pub(crate) struct Invalid {
     /// In the order in which they were found.
     pub(crate) properties: Vec<String>,
     known: HashSet<String>,
-    /// The reasons of the first ones, [`REASONS_MAX`] at most.
+    /// The reasons of the first ones, at most [`REASONS_MAX`].
     why: Vec<String>,
 }
 
@@ -136,8 +135,8 @@ impl Invalid {
 }
 
 impl Draft {
-    /// The message that this Email object describes. `mailboxIds`, `keywords` and `receivedAt` are not looked at. All that is
-    /// wrong is added to `invalid`; the draft counts only when nothing was.
+    /// The message that this Email object describes. `mailboxIds`, `keywords` and `receivedAt` are ignored. Everything that is invalid
+    /// is added to `invalid`; the draft may only be used when nothing was added.
     pub(crate) fn read(email: &Map<String, Value>, invalid: &mut Invalid) -> Self {
         check_names(email, invalid);
         let fields = read_fields(email, &FIELDS, "", invalid);
@@ -184,7 +183,7 @@ impl Draft {
         bytes
     }
 
-    /// The contents of all parts that are no multiparts, in the order of the parts.
+    /// The contents of all parts that are not multiparts, in the order of the parts.
     fn contents(&self) -> Vec<&Content> {
         let mut found: Vec<&Content> = Vec::new();
         let mut waiting: Vec<&DraftPart> = match &self.body {
@@ -204,7 +203,7 @@ impl Draft {
     }
 }
 
-/// Refuses what a creation can't have: server-set properties, `headers`, and names that no email has (T5, ES1).
+/// Refuses properties that a creation can't have: server-set ones, `headers`, and unknown names (T5, ES1).
 fn check_names(email: &Map<String, Value>, invalid: &mut Invalid) {
     for name in email.keys() {
         let is_known = OTHERS.contains(&name.as_str())
@@ -216,7 +215,7 @@ fn check_names(email: &Map<String, Value>, invalid: &mut Invalid) {
     }
 }
 
-/// The property of an Email object that gives a header field.
+/// The property of an Email object that sets a header field.
 pub(crate) fn property_of_field(email: &Map<String, Value>, field: &str) -> Option<String> {
     let named = FIELDS
         .iter()
@@ -232,8 +231,8 @@ fn is_content_field(name: &str) -> bool {
     name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("content-"))
 }
 
-/// The header fields of an email or a part: first those that have a property of their own, then the `header:` properties.
-/// `within` is the property of the email that a part belongs to, empty for the email itself.
+/// The header fields of an email or a part: first those with a property of their own, then the `header:` properties. `within` is the
+/// property of the email that a part belongs to, empty for the email itself.
 fn read_fields(
     object: &Map<String, Value>,
     table: &[(&str, &str, Form)],
@@ -241,7 +240,7 @@ fn read_fields(
     invalid: &mut Invalid,
 ) -> Fields {
     let mut fields = Fields::new();
-    let mut seen: HashMap<String, &str> = HashMap::new(); // the property of each field, whose name is in lower case
+    let mut seen: HashMap<String, &str> = HashMap::new(); // the property of each field, by the field's name in lower case
     let named = table.iter().filter_map(|(property, name, form)| {
         let value = object.get(*property)?;
         Some((*property, Some(HeaderProperty { name, form: *form, all: false }), value))
@@ -250,7 +249,7 @@ fn read_fields(
     let others = others.map(|(property, value)| (property.as_str(), HeaderProperty::parse(property), value));
     for (property, header, value) in named.chain(others) {
         let reported = if within.is_empty() { property } else { within };
-        // The property that is reported stands before the text.
+        // The reported property comes before the text.
         let said = |why: String| if within.is_empty() { why } else { format!("{property} {why}") };
         let Some(header) = header else {
             let is_form = HeaderProperty::parse_any_form(property).is_some();
@@ -289,7 +288,7 @@ fn field_values(header: HeaderProperty<'_>, value: &Value) -> Option<Vec<FieldVa
     value.as_array()?.iter().map(|value| field_value(header.form, value)).collect()
 }
 
-/// A JSON value as the value of a header field; `None` when it is not of the form, or could end the line of the field.
+/// A JSON value as the value of a header field; `None` when it does not have the form, or could end the line of the field.
 fn field_value(form: Form, value: &Value) -> Option<FieldValue> {
     Some(match form {
         Form::Raw => FieldValue::Raw(line(value)?),
@@ -319,7 +318,7 @@ fn group(value: &Value) -> Option<Group> {
     Some(Group { name: nullable_line(object.get("name"))?, addresses: addresses(object.get("addresses")?)? })
 }
 
-/// An object with no other members than these.
+/// An object that has no members other than these.
 fn only<'a>(value: &'a Value, members: &[&str]) -> Option<&'a Map<String, Value>> {
     let object = value.as_object()?;
     object.keys().all(|key| members.contains(&key.as_str())).then_some(object)
@@ -329,7 +328,7 @@ fn lines(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(line).collect()
 }
 
-/// A text that can stand in a header field: without line breaks and zero bytes.
+/// A text that is allowed in a header field: without line breaks and zero bytes.
 fn line(value: &Value) -> Option<String> {
     let text = value.as_str()?;
     (!text.contains(['\r', '\n', '\0'])).then(|| text.to_owned())
@@ -347,7 +346,7 @@ struct Bodies<'a> {
     /// The texts of `bodyValues`.
     values: HashMap<String, Arc<str>>,
     parts: usize,
-    /// The property that is being read: what is wrong is reported under its name.
+    /// The property that is being read: errors are reported under its name.
     property: &'static str,
     invalid: &'a mut Invalid,
 }
@@ -434,7 +433,7 @@ impl Bodies<'_> {
         list.iter().map(|part| self.part(part, 2)).collect()
     }
 
-    /// One part with those in it.
+    /// One part with its sub-parts.
     fn part(&mut self, value: &Value, depth: usize) -> DraftPart {
         let empty = || DraftPart::of("text/plain", Content::Text(Arc::default()));
         let Some(object) = value.as_object() else {
@@ -531,12 +530,12 @@ impl Bodies<'_> {
         Some(given)
     }
 
-    /// ES1: no Content-Transfer-Encoding, and no field that a property of the part stands for already.
+    /// ES1: no Content-Transfer-Encoding, and no field that a property of the part sets already.
     fn check_part_fields(&mut self, object: &Map<String, Value>, fields: &Fields) {
         for (name, _) in fields {
             let lower = name.to_ascii_lowercase();
             let properties: &[&str] = match lower.as_str() {
-                // The type decides how the part is written, so it is given by its property alone.
+                // The type decides how the part is written, so only its property may set it.
                 "content-transfer-encoding" | "content-type" => {
                     self.bad(format!("a part can't have {name}"));
                     continue;
@@ -608,7 +607,7 @@ impl DraftPart {
         }
     }
 
-    /// Its type: the one that was given, or that of its content.
+    /// Its type: the given one, or the one of its content.
     pub(crate) fn media_type(&self) -> &str {
         match (&self.media_type, &self.content) {
             (Some(media_type), _) => media_type,

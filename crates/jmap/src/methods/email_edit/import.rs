@@ -73,7 +73,7 @@ struct Import<'c> {
 }
 
 impl Import<'_> {
-    /// Reads an email whose message is in the store then; the inner error is that of this email.
+    /// Reads an email, and stores its message; the inner error concerns this email only.
     async fn read(
         &self,
         email: &Value,
@@ -116,7 +116,7 @@ impl Import<'_> {
         }))
     }
 
-    /// The message in a blob: repaired, in the store, and read. `None` when the blob is none.
+    /// The message in a blob: repaired, stored, and parsed. `None` when the blob is not a message.
     async fn message(&self, content: &Content) -> Result<Option<stored::ReadMessage>, MethodError> {
         let raw = self.context.bytes(content, 0..content.size()).await?;
         let (raw, is_repaired) = on_a_core(raw.len(), move || repaired(raw)).await?;
@@ -124,7 +124,7 @@ impl Import<'_> {
             return Ok(None);
         }
         let blob = match content {
-            // The bytes are there: they are only kept from being swept until the email refers to them.
+            // The bytes are stored already: they are only protected from being swept until the email refers to them.
             Content::Stored { blob, .. } if !is_repaired => {
                 match *self.context.blobs().touch(&[*blob]).await? {
                     [true] => *blob,
@@ -137,7 +137,7 @@ impl Import<'_> {
     }
 }
 
-/// A message as SMTP would carry it, and whether it was not so before.
+/// A message as SMTP would carry it, and whether it had to be changed for that.
 fn repaired(raw: Bytes) -> (Bytes, bool) {
     let repaired = match message::repaired(&raw) {
         Cow::Borrowed(_) => None,

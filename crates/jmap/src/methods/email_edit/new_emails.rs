@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Emails that wait for their commits at once. Their messages are in the store, their rows in memory.
+/// The most emails that wait for their commits at once. Their messages are in the store, their rows in memory.
 const AT_ONCE: usize = 64;
 
 /// The emails that a call makes, by their creation ids.
@@ -20,17 +20,17 @@ pub(super) struct NewEmails<'c> {
     /// The handle of the call.
     mail: &'c Mail,
     account: AccountId,
-    /// The state that emails must be in.
+    /// The state that emails must have.
     expected: Option<Revision>,
     waiting: Vec<(String, NewEmail)>,
     made: MadeEmails,
 }
 
-/// What became of the emails of a call.
+/// The outcome of the emails of a call.
 #[derive(Debug, Default)]
 pub(super) struct MadeEmails {
     pub(super) transitions: Transitions,
-    /// With the size of each.
+    /// With the size of each email.
     pub(super) created: Vec<(String, CreatedEmail, u64)>,
     pub(super) not_created: Vec<(String, SetError)>,
 }
@@ -40,8 +40,8 @@ impl<'c> NewEmails<'c> {
         Self { mail, account, expected, waiting: Vec::new(), made: MadeEmails::default() }
     }
 
-    /// Adds an email, or the reason why there is none: the inner error is that of this email, the outer one fails the call as
-    /// long as it has changed nothing.
+    /// Adds an email, or the reason why there is none: the inner error concerns this email only, the outer one fails the call as long
+    /// as the call has changed nothing.
     pub(super) async fn add(
         &mut self,
         key: String,
@@ -57,7 +57,7 @@ impl<'c> NewEmails<'c> {
         Ok(())
     }
 
-    /// Makes what is left; returns what became of all.
+    /// Creates the remaining emails; returns the outcome of all.
     pub(super) async fn finish(mut self) -> Result<MadeEmails, MethodError> {
         self.make_waiting().await?;
         Ok(self.made)
@@ -69,7 +69,7 @@ impl<'c> NewEmails<'c> {
 
     async fn make_waiting(&mut self) -> Result<(), MethodError> {
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        // The first that succeeds has found emails in the expected state.
+        // The first one that succeeds has verified the expected state.
         while let Some(expected) = self.expected.filter(|_| !self.has_changed())
             && let Some((key, email)) = waiting.next()
         {
@@ -84,7 +84,7 @@ impl<'c> NewEmails<'c> {
             makes.push(self.mail.create_email(self.account, email));
         }
         let done = join_all(makes).await;
-        // The call fails only if none of them has changed something.
+        // The call fails only if none of them has changed anything.
         let (made, failed): (Vec<_>, Vec<_>) = keys.into_iter().zip(done).partition(|(_, done)| done.is_ok());
         for ((key, size), done) in made.into_iter().chain(failed) {
             self.report(key, size, done)?;

@@ -1,4 +1,4 @@
-//! Where an email goes, with which keywords and since when: what creations, imports and copies have in common.
+//! The mailboxes, the keywords and the time of an email: what creations, imports and copies have in common.
 
 use restante_mail::parse_keyword;
 use restante_records::RecordId;
@@ -10,7 +10,7 @@ use crate::core::{Creations, IdType, args::UtcDate};
 /// The mutable properties of an email, and when it was received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
-    /// One at least, when nothing was invalid.
+    /// At least one, when nothing was invalid.
     pub(super) mailboxes: Vec<RecordId>,
     /// In lower case; `None` when not given.
     pub(super) keywords: Option<Vec<String>>,
@@ -19,7 +19,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Reads `mailboxIds`, `keywords` and `receivedAt` of an object; all that is wrong is added to `invalid`.
+    /// Reads `mailboxIds`, `keywords` and `receivedAt` of an object; everything that is invalid is added to `invalid`.
     pub(super) fn read(object: &Map<String, Value>, creations: &Creations, invalid: &mut Invalid) -> Self {
         let mut placement = Self::default();
         match object.get("mailboxIds").and_then(|ids| mailboxes(ids, creations)) {
@@ -34,7 +34,7 @@ impl Placement {
         }
         if let Some(value) = object.get("receivedAt").filter(|value| !value.is_null()) {
             let time = value.as_str().and_then(UtcDate::parse).map(|date| date.0);
-            // Records have no time before 1970.
+            // Records have no times before 1970.
             placement.received = time.filter(|seconds| *seconds >= 0);
             if placement.received.is_none() {
                 invalid.add("receivedAt", "must be a time as 2014-10-30T06:12:00Z, not before 1970");

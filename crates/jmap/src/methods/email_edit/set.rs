@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Edits that wait for their commits at once: those of one account share them.
+/// The most edits that wait for their commits at once: those of one account share commits.
 const EDITS_AT_ONCE: usize = 256;
 
 /// Email/set.
@@ -80,7 +80,7 @@ struct Call<'c> {
     transitions: Transitions,
 }
 
-/// What becomes of an email.
+/// A change of an existing email.
 enum Edit {
     /// With the id as the client named it.
     Update(RecordId, String, EmailUpdate),
@@ -88,7 +88,7 @@ enum Edit {
 }
 
 impl Call<'_> {
-    /// The state in which the next edit must find emails: once the call has changed them, they are in another one.
+    /// The state that the next edit must find: none once the call itself has changed emails.
     fn expected(&self) -> Option<Revision> {
         self.expected.filter(|_| self.transitions.is_empty())
     }
@@ -132,7 +132,7 @@ impl Call<'_> {
         named
     }
 
-    /// Reads patches; the errors of what can't be done go into the answer.
+    /// Reads patches; errors of those that can't be applied are added to the response.
     async fn read_updates(
         &mut self,
         update: Map<String, Value>,
@@ -167,7 +167,7 @@ impl Call<'_> {
             Ok(update) => return Ok(Ok(update)),
             Err(error) => error,
         };
-        // An email that is not there has no properties that could be invalid.
+        // For an email that does not exist no properties are checked.
         let is_there = email::get::render(self.context, self.answer.account, id, &[]).await?.is_some();
         Ok(Err(if is_there { error } else { SetError::not_found() }))
     }
@@ -196,7 +196,7 @@ impl Call<'_> {
         Ok(Ok(EmailUpdate { if_in_state: None, mailboxes, keywords }))
     }
 
-    /// T6: properties that can't change may stand in a patch with the values that they have. Those with others are added to
+    /// T6: properties that can't change may be in a patch with the values that they have. Those with other values are added to
     /// `invalid`, and all of them when they are too many to be read.
     async fn check_unchanged(
         &self,
@@ -234,10 +234,10 @@ impl Call<'_> {
         Ok(Ok(()))
     }
 
-    /// Makes edits in their order.
+    /// Applies edits in their order.
     async fn edit(&mut self, edits: Vec<Edit>) -> Result<(), MethodError> {
         let mut edits = edits.into_iter();
-        // The first that succeeds has found emails in the expected state.
+        // The first one that succeeds has verified the expected state.
         while let Some(expected) = self.expected()
             && let Some(edit) = edits.next()
         {
@@ -265,7 +265,7 @@ impl Call<'_> {
         }
     }
 
-    /// Reports edits that were made at once: the call fails only if none of them has changed something.
+    /// Reports edits that were applied together: the call fails only if none of them has changed anything.
     fn report_all(
         &mut self,
         edits: Vec<Edit>,

@@ -1,4 +1,4 @@
-//! Raw messages on their way into the store.
+//! Stores and reads raw messages.
 
 use bytes::Bytes;
 use restante_core::{BlobId, Error};
@@ -12,7 +12,7 @@ pub(super) async fn put(context: &Context, raw: Bytes) -> Result<StoredMessage, 
     Ok(read(raw, put.id).await?.stored)
 }
 
-/// A message as records keep it.
+/// A message in the form that records store.
 pub(super) struct ReadMessage {
     pub(super) stored: StoredMessage,
     /// The time in its topmost Received field, in seconds since 1970.

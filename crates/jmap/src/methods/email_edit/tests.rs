@@ -36,7 +36,7 @@ async fn email_state(server: &TestServer) -> String {
     answer["newState"].as_str().unwrap().to_owned()
 }
 
-/// Makes an email in the drafts; returns what the server says of it.
+/// Creates an email in the drafts; returns what the server returns for it.
 async fn create(server: &TestServer, email: Value) -> Value {
     let mut email = email;
     email["mailboxIds"] = json!({mailbox(server, "drafts").await: true});
@@ -387,7 +387,7 @@ async fn t2_many_updates_are_the_only_change_between_the_states() {
         (&answer["oldState"], &answer["newState"]),
         (&json!(before), &json!(email_state(&server).await))
     );
-    // Setting what is set changes nothing.
+    // Setting the current values changes nothing.
     let again = set(&server, json!({ "update": update })).await;
     assert_eq!((&again["oldState"], &again["newState"]), (&answer["newState"], &answer["newState"]));
     let mut mixed = update.clone();

@@ -16,12 +16,12 @@ type MailPatch<T> = restante_mail::Patch<T>;
 pub(super) struct Update {
     pub(super) mailboxes: MailPatch<RecordId>,
     pub(super) keywords: MailPatch<String>,
-    /// The paths that lead to other properties. Their values must be those that the email has.
+    /// The paths that lead to other properties. Their values must be the ones that the email has.
     pub(super) others: Patch,
 }
 
 impl Update {
-    /// Reads a patch; what `mailboxIds` and `keywords` can't become is added to `invalid`. The error is that of a path.
+    /// Reads a patch; invalid values for `mailboxIds` and `keywords` are added to `invalid`. The error is that of a path.
     pub(super) fn read(
         patch: Map<String, Value>,
         creations: &Creations,
@@ -62,7 +62,7 @@ impl Update {
     }
 }
 
-/// How a set changes. A patch has either the whole of it or parts, because the paths of both overlap.
+/// How a set changes: a patch has either the whole set or members of it, because the paths of both would overlap.
 struct Parts<T> {
     whole: Option<BTreeSet<T>>,
     add: BTreeSet<T>,
@@ -76,19 +76,19 @@ impl<T> Default for Parts<T> {
 }
 
 impl<T: Ord> Parts<T> {
-    /// Replaces the set; false when there is none.
+    /// Replaces the set; false when the value is not a set.
     fn set_whole(&mut self, whole: Option<Vec<T>>) -> bool {
         let is_good = whole.is_some();
         self.whole = whole.map(|values| values.into_iter().collect());
         is_good
     }
 
-    /// Adds for true and removes for null; false for another value, and when nothing that can exist is to be added.
+    /// Adds a member for true and removes it for null; false for another value, and when a member that can't exist would be added.
     fn set_part(&mut self, member: Option<T>, value: &Value) -> bool {
         match (value, member) {
             (Value::Bool(true), Some(member)) => self.add.insert(member),
             (Value::Null, Some(member)) => self.remove.insert(member),
-            // T6: to remove what is not there is no error.
+            // T6: removing an absent member is no error.
             (Value::Null, None) => return true,
             _ => return false,
         };

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::draft::{Content, Draft, DraftBody, DraftPart};
 
-/// What a message gets where its fields don't say it.
+/// The values for fields that the draft does not set.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) account: AccountId,
@@ -27,8 +27,8 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// What the Message-ID and boundaries are made of: creation ids tell the messages of one call apart, time and revision those of
-    /// several.
+    /// The seed of the Message-ID and the boundaries: creation ids distinguish the messages of one call, time and revision those of
+    /// several calls.
     fn seed(&self) -> [u8; 16] {
         let mut hash = Sha256::new();
         hash.update(self.account.0.to_be_bytes());

@@ -11,20 +11,20 @@ const ENVID_BYTES_MAX: usize = 100;
 /// RFC 3461 §4.2: the longest ORCPT.
 const ORCPT_BYTES_MAX: usize = 500;
 
-/// The parameters of an address: names, each with its value if it has one.
+/// The parameters of an address: names with optional values.
 pub(super) type Parameters = BTreeMap<String, Option<String>>;
 
-/// An address as SMTP writes it: the local part as it was given, the domain in ASCII and lowercase. `None` for a text that is none.
+/// An address as SMTP writes it: the local part as it was given, the domain in ASCII and lowercase. `None` for an invalid address.
 pub(super) fn smtp_address(text: &str) -> Option<String> {
     let (local, domain) = text.rsplit_once('@')?;
     let domain: Domain = domain.parse().ok()?;
-    // Addresses like a..b@example.org break RFC 5321 and exist.
+    // Addresses like a..b@example.org violate RFC 5321, but exist.
     let checked = if local.starts_with('"') { local.to_owned() } else { local.replace('.', "_") };
     EmailAddress::new(&checked, domain.clone()).ok()?;
     Some(format!("{local}@{domain}"))
 }
 
-/// What the parameters of `MAIL` ask for.
+/// The parsed parameters of `MAIL`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MailFrom {
     /// As xtext.
@@ -35,7 +35,7 @@ pub(super) struct MailFrom {
 }
 
 impl MailFrom {
-    /// Reads parameters; `Err` says what is wrong with them. SIZE, BODY and SMTPUTF8 follow from the message, and are not looked at.
+    /// Reads parameters; `Err` says what is wrong with them. SIZE, BODY and SMTPUTF8 follow from the message, and are ignored.
     pub(super) fn read(parameters: &Parameters, now: i64) -> Result<Self, String> {
         let mut read = Self::default();
         for (name, value) in parameters {
@@ -74,7 +74,7 @@ impl MailFrom {
     }
 }
 
-/// What the parameters of `RCPT` ask for.
+/// The parsed parameters of `RCPT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RcptTo {
     pub(super) notify: Notify,
@@ -83,7 +83,7 @@ pub(super) struct RcptTo {
 }
 
 impl RcptTo {
-    /// As [`MailFrom::read`].
+    /// Like [`MailFrom::read`].
     pub(super) fn read(parameters: &Parameters) -> Result<Self, String> {
         let mut read = Self::default();
         for (name, value) in parameters {
@@ -123,7 +123,7 @@ fn notify(value: &str) -> Option<Notify> {
     Some(notify)
 }
 
-/// RFC 3461 §4: JMAP has the text, SMTP its encoding. `None` for a text that is empty, too long or not ASCII.
+/// RFC 3461 §4: JMAP has the plain text, SMTP the encoded one. `None` for a text that is empty, too long or not ASCII.
 fn xtext(text: &str, bytes_max: usize) -> Option<String> {
     if text.is_empty() || text.len() > bytes_max || !text.is_ascii() {
         return None;

@@ -1,4 +1,4 @@
-//! Reads a submission that a client hands in, and checks whether it may be sent.
+//! Reads a submission of a client, and checks whether it may be sent.
 
 use restante_directory::{EmailAddress, Scope};
 use restante_mail::{
@@ -14,11 +14,11 @@ use crate::{
     methods::{email_edit::Invalid, mail_errors::too_large},
 };
 
-/// What can't be set by a client.
+/// The properties that a client can't set.
 const SERVER_SET: [&str; 7] =
     ["id", "threadId", "sendAt", "undoStatus", "deliveryStatus", "dsnBlobIds", "mdnBlobIds"];
 
-/// A submission that may be made.
+/// A submission that passed all checks.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) submission: NewSubmission,
@@ -32,7 +32,7 @@ pub(super) struct Create<'c> {
     pub(super) account: AccountId,
 }
 
-/// What a client asks for.
+/// What a client requests.
 struct Asked {
     identity: RecordId,
     email: RecordId,
@@ -50,7 +50,7 @@ struct Message {
 }
 
 impl Create<'_> {
-    /// Reads and checks one submission, and counts it as sent. The inner error is that of this one.
+    /// Reads and checks one submission, and counts it as sent. The inner error concerns this submission only.
     pub(super) async fn read(
         &self,
         value: &Value,
@@ -166,7 +166,7 @@ impl Create<'_> {
         Ok(())
     }
 
-    /// The email, with its header. The inner error is that it is too large.
+    /// The email, with its header. The inner error means that it is too large.
     async fn message(&self, id: RecordId) -> Result<Result<Option<Message>, SetError>, MethodError> {
         let get = Get::whole(email::KIND, vec![id]);
         let found = self.context.records().get(self.account, &get).await?;
@@ -227,7 +227,7 @@ impl Create<'_> {
         }
     }
 
-    /// When the message is released, if it is held back (SU4).
+    /// When the message is released, if it is to be held (SU4).
     fn release(&self, envelope: &Envelope, now: i64) -> Result<Option<i64>, SetError> {
         let Some(release) = envelope.asked.release else { return Ok(None) };
         let seconds_max = self.context.config.submission.delay_seconds_max;
@@ -239,7 +239,7 @@ impl Create<'_> {
         Ok(Some(release).filter(|release| *release > now))
     }
 
-    /// How the message may be transmitted: what it has beyond ASCII.
+    /// How the message must be transmitted, depending on what it has beyond ASCII.
     async fn transmission(
         &self,
         message: &Message,
@@ -263,7 +263,7 @@ impl Create<'_> {
         Ok(Transmission { is_8bit, is_utf8 })
     }
 
-    /// Counts the message against the limits of the account: what a stolen password sends is stopped here.
+    /// Counts the message against the limits of the account, which stop the abuse of a stolen password.
     async fn count(&self, recipients: usize) -> Result<Result<(), SetError>, MethodError> {
         let Some(limits) = &self.context.parts.sending else { return Ok(Ok(())) };
         match limits.admit(self.account, recipients).await {

@@ -1,4 +1,4 @@
-//! The envelope of a submission: as the client gave it, or made of the message's header (SU1).
+//! The envelope of a submission: given by the client, or made from the message's header (SU1).
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::address::{MailFrom, RcptTo, smtp_address};
 use crate::core::SetError;
 
-/// An envelope that is complete.
+/// A complete envelope.
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub(super) mail_from: EnvelopeAddress,
@@ -64,14 +64,14 @@ fn address(value: &Value) -> Option<EnvelopeAddress> {
     Some(EnvelopeAddress { email, parameters })
 }
 
-/// What the header of a message says of its senders and recipients.
+/// The senders and recipients in the header of a message.
 #[derive(Debug, Default)]
 pub(super) struct MessageAddresses {
     /// Of all From fields.
     pub(super) from: Vec<String>,
     /// Of all Sender fields.
     sender: Vec<String>,
-    /// How many of them there are.
+    /// The number of From fields.
     from_fields: usize,
     sender_fields: usize,
     /// Of To, Cc and Bcc.
@@ -102,7 +102,7 @@ impl MessageAddresses {
         read
     }
 
-    /// SU2: what is wrong with the message, by the properties of the email.
+    /// SU2: the invalid properties of the email.
     pub(super) fn problems(&self) -> Vec<&'static str> {
         let mut properties = Vec::new();
         let is_bad = |list: &[String]| list.iter().any(|address| smtp_address(address).is_none());
@@ -186,7 +186,7 @@ impl Envelope {
     }
 }
 
-/// `tooManyRecipients` with how many there may be.
+/// `tooManyRecipients` with the limit.
 pub(super) fn too_many_recipients(max: usize) -> SetError {
     SetError::new("tooManyRecipients").with("maxRecipients", json!(max))
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::core::{BlobRef, IdType, args::write_utc_date};
 
-/// What stands for the reply of a server while none was asked (RFC 8621 §7: the recipient was accepted here).
+/// The reply that is shown until a server was contacted (RFC 8621 §7: the recipient was accepted here).
 const QUEUED_REPLY: &str = "250 2.1.5 Queued";
 
 /// A property of a submission.
@@ -96,7 +96,7 @@ pub(super) fn utc_date(seconds: i64) -> Value {
     serde_json::from_slice(&json).unwrap_or_default() // it was written as a string
 }
 
-/// SU5: for each recipient what became of it.
+/// SU5: the delivery status of each recipient.
 fn delivery_status(submission: &Submission) -> Value {
     let mut status = Map::new();
     for recipient in &submission.rcpt_to {

@@ -11,14 +11,14 @@ use crate::{
     methods::small_query::{Comparator, Filter, FilterLimits},
 };
 
-/// What a submission must be.
+/// A condition on a submission.
 #[derive(Debug, PartialEq, Eq)]
 enum Condition {
     /// Of one of these.
     Identities(Vec<RecordId>),
     Emails(Vec<RecordId>),
     Threads(Vec<RecordId>),
-    /// `None` for one that there is not.
+    /// `None` for a status that does not exist.
     Undo(Option<UndoStatus>),
     /// Sent before this time.
     Before(i64),
@@ -81,7 +81,7 @@ impl SortProperty {
         match name {
             "emailId" => Some(Self::Email),
             "threadId" => Some(Self::Thread),
-            // RFC 8621 §7.3 has `sentAt`, which is no property; clients send both.
+            // RFC 8621 §7.3 says `sentAt`, which is not a property; clients send both.
             "sentAt" | "sendAt" => Some(Self::SendAt),
             _ => None,
         }

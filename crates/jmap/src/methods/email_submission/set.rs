@@ -66,7 +66,7 @@ pub(super) async fn set(
     Ok(())
 }
 
-/// SU6: a second response with the same call id. The submissions are made, so its error does not take them back.
+/// SU6: a second response with the same call id. The submissions were made, so an error here does not undo them.
 async fn imply_email_set(context: &Context, exchange: &mut Exchange, set: SetArgs) {
     match set_emails(context, &mut exchange.creations, set).await {
         Ok(answer) => answer.write_members(&mut exchange.answers.begin_as("Email/set")),
@@ -74,7 +74,7 @@ async fn imply_email_set(context: &Context, exchange: &mut Exchange, set: SetArg
     }
 }
 
-/// What becomes of emails whose submissions were made, changed or destroyed.
+/// What happens to emails whose submissions were created, changed or destroyed.
 struct OnSuccess {
     /// Patches by the ids of submissions.
     update: Vec<(String, Map<String, Value>)>,
@@ -97,7 +97,7 @@ impl OnSuccess {
         Ok(Self { update, destroy })
     }
 
-    /// The arguments of the Email/set: of what succeeded alone.
+    /// The arguments of the Email/set, only for the submissions that succeeded.
     fn of(
         self,
         emails: &HashMap<RecordId, RecordId>,
@@ -107,8 +107,8 @@ impl OnSuccess {
             let submission = IdType::EmailSubmission.record(creations.resolve(id)?)?;
             emails.get(&submission).map(|email| IdType::Email.id(*email))
         };
-        // Several submissions may be of one email, which gets the patches of all. Of equal paths the last one counts; Email/set
-        // refuses those that overlap.
+        // Several submissions may be of one email, which gets the patches of all. Of equal paths the last one wins; Email/set refuses
+        // paths that overlap.
         let mut patches: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for (id, patch) in self.update {
             if let Some(email) = email(&id) {
@@ -134,7 +134,7 @@ struct Call<'c> {
     answer: SetAnswer,
     transitions: Transitions,
     expected: Option<Revision>,
-    /// The emails of the submissions that were made, changed or destroyed.
+    /// The emails of the submissions that were created, changed or destroyed.
     emails: HashMap<RecordId, RecordId>,
 }
 
@@ -143,7 +143,7 @@ impl Call<'_> {
         !self.transitions.is_empty()
     }
 
-    /// The state in which the next edit must find submissions.
+    /// The state that the next edit must find.
     fn expected(&self) -> Option<Revision> {
         self.expected.filter(|_| self.transitions.is_empty())
     }
@@ -154,7 +154,7 @@ impl Call<'_> {
 
     async fn create(&mut self, key: String, value: Value) -> Result<(), MethodError> {
         let reader = Create { context: self.context, account: self.answer.account };
-        // Boxed: the compiler can't prove that the future of the whole call can be sent otherwise, and it is large.
+        // Boxed: otherwise the compiler can't prove that the future of the whole call is `Send`, and it would be large.
         let read: BoxFuture<'_, _> = Box::pin(reader.read(&value, self.creations));
         let created = match of_step(read.await, self.has_changed())? {
             Err(error) => Err(error),
@@ -162,7 +162,7 @@ impl Call<'_> {
                 let json = created_json(&submission, is_envelope_made);
                 let email = submission.email;
                 let new = NewSubmission { if_in_state: self.expected(), ..submission };
-                // Accepted is durable: this returns when it is.
+                // Accepted means durable: this returns only then.
                 match self.context.mail().create_submission(self.answer.account, new).await {
                     Ok((id, states)) => {
                         self.transitions.add(states);
@@ -250,7 +250,8 @@ impl Call<'_> {
     }
 }
 
-/// Whether a patch cancels the submission: nothing else of it can change (SU4). T6: other properties may stand in it with the values that they have.
+/// Whether a patch cancels the submission, the only possible change (SU4). T6: other properties may be in it with the values that they
+/// have.
 fn is_cancel(submission: &Submission, patch: Value) -> Result<bool, SetError> {
     let Value::Object(patch) = patch else {
         return Err(SetError::invalid_patch("expected an object"));
@@ -268,7 +269,7 @@ fn is_cancel(submission: &Submission, patch: Value) -> Result<bool, SetError> {
     }
 }
 
-/// T5: what the server has set, but the id.
+/// T5: the properties that the server has set, except the id.
 fn created_json(new: &NewSubmission, is_envelope_made: bool) -> Map<String, Value> {
     let mut json = Map::new();
     let mut set = |name: &str, value: Value| json.insert(name.to_owned(), value);

@@ -45,7 +45,7 @@ impl Scene {
         self.server.call(name, arguments).await
     }
 
-    /// Makes a submission; what was created, or the error.
+    /// Creates a submission; returns the created object, or the error.
     async fn create(&self, submission: Value) -> Value {
         let answer = self.call("EmailSubmission/set", json!({"create": {"k": submission}})).await;
         match &answer["created"] {
@@ -455,7 +455,7 @@ async fn su6_a_success_changes_and_destroys_emails_in_a_second_response() {
     assert_eq!(scene.outbox().await.len(), 2);
 }
 
-/// Of two patches of one email, one was dropped.
+/// Regression test: of two patches of one email, one was dropped.
 #[tokio::test]
 async fn su6_an_email_gets_the_patches_of_all_its_submissions() {
     let scene = Scene::new().await;

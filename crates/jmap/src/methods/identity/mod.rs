@@ -84,7 +84,7 @@ fn write_addresses(name: &str, addresses: Option<&[NamedAddress]>, object: &mut 
     object.field(name, &addresses);
 }
 
-/// The addresses of an account, which have identities that stay.
+/// The addresses of an account; their identities can't be destroyed.
 async fn addresses(context: &Context, account: AccountId) -> Result<Vec<String>, MethodError> {
     let addresses = context.directory().addresses_of(account).await?;
     Ok(addresses.iter().map(ToString::to_string).collect())
@@ -93,7 +93,7 @@ async fn addresses(context: &Context, account: AccountId) -> Result<Vec<String>,
 /// Identity/changes.
 async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
     let account = args.account(context, Access::Read).await?;
-    // A new address of the account gets its identity, which is a change.
+    // A new address of the account gets its identity here, which is a change.
     context.mail().identities(account, &addresses(context, account).await?).await?;
     let page = changes::page(context, account, identity::KIND, &mut args).await?;
     args.done()?;

@@ -78,7 +78,7 @@ impl Call<'_> {
         !self.transitions.is_empty()
     }
 
-    /// The state in which the next edit must find identities.
+    /// The state that the next edit must find.
     fn expected(&self) -> Option<Revision> {
         self.expected.filter(|_| self.transitions.is_empty())
     }
@@ -111,7 +111,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Reads an identity to make. The inner error is that of this one.
+    /// Reads an identity to create. The inner error concerns this identity only.
     async fn read_new(&self, value: Value) -> Result<Result<NewIdentity, SetError>, MethodError> {
         let Value::Object(mut object) = value else {
             return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
@@ -122,7 +122,7 @@ impl Call<'_> {
         let address = email.and_then(|email| email.parse::<EmailAddress>().ok());
         let update = read_update(object, &mut invalid);
         let (Some(email), Some(address)) = (email, address) else {
-            // RFC 8621 §6.3: an address of another form, as *@example.org, is not allowed here.
+            // RFC 8621 §6.3: an address with a wildcard, such as *@example.org, is not allowed here.
             if email.is_some_and(|email| email.starts_with("*@")) && invalid.is_empty() {
                 return Ok(Err(forbidden()));
             }
@@ -174,7 +174,7 @@ impl Call<'_> {
         let account = self.answer.account;
         let before = match known.iter().find(|identity| identity.id == record) {
             Some(known) => known.clone(),
-            // One that this call has made.
+            // An identity that this call has created.
             None => match self.context.mail().identity(account, record).await? {
                 Some(made) => made,
                 None => return Ok(Err(SetError::not_found())),
@@ -223,7 +223,7 @@ fn forbidden() -> SetError {
     SetError::new("forbiddenFrom").describe("mail for this address does not go to this account alone")
 }
 
-/// Reads the properties that a client may set; all that is wrong is added to `invalid`.
+/// Reads the properties that a client may set; everything that is invalid is added to `invalid`.
 fn read_update(object: Map<String, Value>, invalid: &mut Invalid) -> IdentityUpdate {
     let mut update = IdentityUpdate::default();
     for (name, value) in object {
@@ -276,7 +276,7 @@ fn addresses_of(name: &str, value: &Value, invalid: &mut Invalid) -> Option<Opti
     list.map(Some)
 }
 
-/// How a patch changes an identity. T6: properties that can't change may stand in it with the values that they have.
+/// How a patch changes an identity. T6: properties that can't change may be in it with the values that they have.
 fn patched(before: &Identity, patch: Map<String, Value>) -> Result<IdentityUpdate, SetError> {
     let present = object_of(before, &IdentityProperty::ALL);
     let mut after = present.clone();
@@ -307,7 +307,7 @@ fn object_of(identity: &Identity, properties: &[IdentityProperty]) -> Map<String
     serde_json::from_slice(&json).unwrap_or_default() // it was written as an object
 }
 
-/// T5: the id, what the server has set, and the defaults of what was not given.
+/// T5: the id, what the server has set, and the defaults of properties that were not given.
 fn created_json(id: RecordId, given: &IdentityUpdate) -> String {
     let mut object = json!({ "id": IdType::Identity.id(id), "mayDelete": true });
     let defaults = [

@@ -57,11 +57,11 @@ async fn id1_an_alias_that_leads_to_the_account_alone_has_an_identity_too() {
     }
     let expected = [("alice@example.org", false), ("info@example.org", false), ("more@example.org", false)];
     assert_eq!(found, expected);
-    // Without the alias its identity may go.
+    // Without the alias its identity can be destroyed.
     let remove = Operation::RemoveAlias { address: "more@example.org".parse().unwrap(), targets: Vec::new() };
     server.operate(remove).await;
     let id = answer["list"][2]["id"].clone();
-    // `mayDelete` is another one now: the state stayed.
+    // `mayDelete` has changed, but the state has not.
     let changes = call(&server, "Identity/changes", json!({"sinceState": answer["state"]})).await;
     assert_eq!((&changes["updated"], &changes["created"]), (&json!([id]), &json!([])));
     let get = json!({"ids": [id], "properties": ["mayDelete"]});
@@ -180,7 +180,7 @@ async fn id3_an_identity_of_an_older_version_is_read() {
     assert_eq!((&get["list"][0]["replyTo"], &get["list"][0]["bcc"]), (&Value::Null, &Value::Null));
 }
 
-/// A read by somebody who may only read made the identity of the address.
+/// Regression test: a read by a user with read access created the identity of the address.
 #[tokio::test]
 async fn m2_accounts_of_others_have_no_identities() {
     let server = TestServer::new().await;
@@ -203,7 +203,7 @@ async fn m2_accounts_of_others_have_no_identities() {
             let answer = server.call_as(&server.bob, name, arguments).await;
             assert_eq!(answer["type"], "accountNotSupportedByMethod", "{name}");
         }
-        // What the session lists is there.
+        // The account that the session lists exists.
         let arguments = json!({"accountId": server.alice.id});
         let answer = server.call_as(&server.bob, "VacationResponse/get", arguments).await;
         assert!(answer["list"].is_array(), "{answer}");

@@ -21,7 +21,7 @@ pub(super) enum MailboxProperty {
     IsSubscribed,
 }
 
-/// The properties that change whenever mail comes or is read: what Mailbox/changes names when nothing else changed (S7).
+/// The properties that change whenever mail arrives or is read: named by Mailbox/changes when nothing else has changed (S7).
 pub(super) const COUNTS: [&str; 4] = ["totalEmails", "unreadEmails", "totalThreads", "unreadThreads"];
 
 impl MailboxProperty {
@@ -98,7 +98,7 @@ impl Writer {
     }
 }
 
-/// MB1: all nine flags. Who may write may do everything, but that the inbox stays where mail is delivered to.
+/// MB1: all nine flags. A user with write access may do everything, but not rename or delete the inbox, to which mail is delivered.
 fn rights(is_writable: bool, is_inbox: bool) -> String {
     let may_move = is_writable && !is_inbox;
     let rights = serde_json::json!({

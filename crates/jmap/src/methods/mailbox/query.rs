@@ -14,19 +14,19 @@ use crate::{
     methods::small_query::{Comparator, Filter, FilterLimits, folded},
 };
 
-/// Deeper than any setting lets mailboxes be nested: in damaged records they may lie in a circle.
+/// Deeper than any setting lets mailboxes be nested: in damaged records they may form a cycle.
 const DEPTH_MAX: usize = 1_000;
 
-/// What a mailbox must be.
+/// A condition on a mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Parent(Option<RecordId>),
-    /// No mailbox has the parent that was asked for, because its id can't be one.
+    /// Matches no mailbox, because the id of the requested parent can't be that of a mailbox.
     UnknownParent,
     /// Folded.
     NameContains(String),
     Role(Option<Role>),
-    /// No mailbox has a role of this name.
+    /// Matches no mailbox, because there is no role of this name.
     UnknownRole,
     HasAnyRole(bool),
     IsSubscribed(bool),
@@ -87,9 +87,9 @@ impl SortProperty {
 pub(super) struct Selection {
     filter: Filter<Condition>,
     sort: Vec<Comparator<SortProperty>>,
-    /// A mailbox is left out when one above it is.
+    /// Whether a mailbox is left out when one above it is.
     is_filtered_as_tree: bool,
-    /// A mailbox stands behind its parent.
+    /// Whether a mailbox comes after its parent.
     is_sorted_as_tree: bool,
 }
 
@@ -109,7 +109,7 @@ impl Selection {
         })
     }
 
-    /// Whether a mailbox that did not change keeps its relation to the others (X3): in a tree, a change of its parent moves it.
+    /// Whether unchanged mailboxes keep their relative order (X3): in a tree, a change of its parent moves a mailbox.
     pub(super) fn can_calculate_changes(&self) -> bool {
         !self.is_filtered_as_tree && !self.is_sorted_as_tree
     }
@@ -143,7 +143,7 @@ impl Selection {
         Ordering::Equal
     }
 
-    /// The mailboxes that match, with `filterAsTree` only below mailboxes that match, too.
+    /// The mailboxes that match; with `filterAsTree` all mailboxes above them must match, too.
     fn included(&self, mailboxes: &[Mailbox]) -> HashSet<RecordId> {
         let matching =
             mailboxes.iter().filter(|mailbox| self.filter.holds(&|condition| condition.holds(mailbox)));
@@ -174,7 +174,7 @@ enum SortKey {
     Text(Vec<u8>),
 }
 
-/// Each mailbox behind its parent, siblings in the order that they have.
+/// Each mailbox after its parent, siblings in their given order.
 fn depth_first<'a>(sorted: &[&'a Mailbox]) -> Vec<&'a Mailbox> {
     let mut below: HashMap<Option<RecordId>, Vec<&Mailbox>> = HashMap::new();
     for mailbox in sorted.iter().rev() {

@@ -40,7 +40,7 @@ pub(super) async fn set(
         transitions: Transitions::default(),
         remove_emails,
     };
-    // What the same call makes can be changed and destroyed once it has an id.
+    // A mailbox that the same call creates can be changed and destroyed once it has an id.
     let is_new = |id: &str| id.strip_prefix('#').is_some_and(|key| set.create.contains_key(key));
     let (late_update, update): (Map<_, _>, Map<_, _>) =
         set.update.into_iter().partition(|(id, _)| is_new(id));
@@ -65,7 +65,7 @@ struct Call<'c> {
     remove_emails: bool,
 }
 
-/// What is to be done at once.
+/// Changes that are applied together.
 struct Work {
     create: Map<String, Value>,
     update: Map<String, Value>,
@@ -73,7 +73,7 @@ struct Work {
 }
 
 impl Call<'_> {
-    /// Does all that can be done; `answer` gets what became of it.
+    /// Applies all changes that can be applied; `answer` receives the outcome.
     async fn run(&mut self, work: Work, if_in_state: Option<Revision>) -> Result<(), MethodError> {
         let account = self.answer.account;
         let (mailboxes, _) = self.context.mail().mailboxes(account).await?;
@@ -95,7 +95,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Changes and destroys what the call has made. The call has changed something, so it does not fail any more.
+    /// Changes and destroys mailboxes that the call has created. The call has changed something, so it must not fail any more.
     async fn run_late(&mut self, update: Map<String, Value>, destroy: Vec<Id>) {
         let named: Vec<String> = update.keys().cloned().collect();
         let destroyed = destroy.clone();
@@ -146,7 +146,7 @@ impl Call<'_> {
     }
 }
 
-/// T5: the id, what the server has set, and the defaults of what was not given.
+/// T5: the id, what the server has set, and the defaults of properties that were not given.
 fn created_json(create: &Create, id: RecordId, name: Option<String>, writer: &Writer) -> String {
     let is_name_changed = name.is_some();
     let role = create.mailbox.role.as_deref();
@@ -181,7 +181,7 @@ fn created_json(create: &Create, id: RecordId, name: Option<String>, writer: &Wr
     String::from_utf8(json).unwrap_or_default()
 }
 
-/// A mailbox to make.
+/// A mailbox to create.
 struct Create {
     /// Its creation id.
     key: String,
@@ -196,16 +196,16 @@ struct Update {
     update: MailboxUpdate,
 }
 
-/// What the arguments ask for, as far as it can be done.
+/// The requested changes, as far as they are possible.
 struct Plan<'p> {
     creations: &'p Creations,
     mailboxes: &'p [Mailbox],
-    /// Of each creation id of this call its number, or nothing when that mailbox can't be made.
+    /// The number of each creation id of this call, `None` when that mailbox can't be created.
     numbers: HashMap<String, Option<usize>>,
     creates: Vec<Create>,
     updates: Vec<Update>,
     destroys: Vec<RecordId>,
-    /// Gets the errors of what can't be done.
+    /// Receives the errors of changes that are impossible.
     answer: &'p mut SetAnswer,
 }
 
@@ -246,7 +246,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// What can't be made takes along what would be below it.
+    /// A mailbox that can't be created makes those below it impossible, too.
     fn refuse_children<'k>(&mut self, create: &'k Map<String, Value>, mut impossible: Vec<&'k str>) {
         let mut children: HashMap<&str, Vec<&'k str>> = HashMap::new();
         for (key, value) in create {
@@ -321,7 +321,7 @@ impl<'p> Plan<'p> {
         true
     }
 
-    /// The mailbox that an id names, or `#` and the creation id of one that this call or an earlier one makes (R3).
+    /// The mailbox that an id names, or `#` and the creation id of one that this call or an earlier one creates (R3).
     fn parent(&self, id: &str) -> Option<Parent> {
         if let Some(number) = id.strip_prefix('#').and_then(|key| self.numbers.get(key)) {
             return number.map(Parent::Created);
@@ -338,7 +338,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// Reads updates, when it is known what is destroyed.
+    /// Reads updates, after it is known which mailboxes are destroyed.
     fn read_updates(&mut self, update: Map<String, Value>) {
         for (named, patch) in update {
             let found = self.creations.resolve(&named).and_then(|id| find(self.mailboxes, id));
@@ -356,7 +356,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// T6: a patch of the mailbox as it is; what clients can't set must stay as it is.
+    /// T6: applies a patch to the current mailbox; properties that clients can't set must keep their values.
     fn read_update(&self, mailbox: &Mailbox, patch: Value) -> Result<MailboxUpdate, SetError> {
         let Value::Object(patch) = patch else { return Err(not_an_object()) };
         let patch = Patch::read(patch)?;
@@ -381,7 +381,7 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// A mailbox as its clients see it. Who changes it may write.
+/// A mailbox as clients see it. A user who changes it has write access.
 fn present(mailbox: &Mailbox) -> Map<String, Value> {
     let mut json = Vec::new();
     let mut object = Object::open(&mut json);

@@ -32,7 +32,7 @@ async fn state(server: &TestServer) -> String {
     get(server, json!({"ids": []})).await["state"].as_str().unwrap().to_owned()
 }
 
-/// Makes mailboxes; returns their ids by creation id.
+/// Creates mailboxes; returns their ids by creation id.
 async fn create(server: &TestServer, create: Value) -> Map<String, Value> {
     let answer = set(server, json!({ "create": create })).await;
     assert_eq!(answer["notCreated"], Value::Null, "{answer}");
@@ -223,7 +223,7 @@ async fn mb4_counts_are_those_of_emails_and_threads() {
     let server = TestServer::new().await;
     let all = mailboxes(&server).await;
     let (inbox, trash) = (&all["Inbox"]["id"], &all["Trash"]["id"]);
-    // All have one subject and no references: a message id that is in none makes threads of one email each.
+    // All have the same subject and no references to existing messages, so each email is a thread of its own.
     put_email(&server, inbox, true).await;
     put_email(&server, inbox, false).await;
     put_email(&server, trash, false).await;
@@ -237,7 +237,7 @@ async fn mb4_counts_are_those_of_emails_and_threads() {
     assert_eq!(counts("Sent"), [0; 4]);
 }
 
-/// Imports an email of the thread of `<1@x>`.
+/// Imports an email into the thread of `<1@x>`.
 async fn put_into_thread(server: &TestServer, mailbox: &Value, number: u32, seen: bool) {
     let raw = format!("Message-ID: <{number}@x>\r\nReferences: <1@x>\r\nSubject: a\r\n\r\nb\r\n");
     let blob = server.upload(raw).await;
@@ -369,7 +369,7 @@ async fn l1_a_query_says_where_its_ids_stand() {
     assert_eq!(answer["type"], "invalidArguments");
 }
 
-/// The list that a client has after it applied the changes to the one it had (RFC 8620 §5.6).
+/// The list that a client has after applying the changes to its old list (RFC 8620 §5.6).
 fn applied(old: &[Value], changes: &Value) -> Vec<Value> {
     let removed = changes["removed"].as_array().unwrap_or_else(|| panic!("{changes}"));
     let mut list: Vec<Value> = old.iter().filter(|id| !removed.contains(id)).cloned().collect();
@@ -401,7 +401,7 @@ async fn x1_query_changes_make_the_new_list_of_the_old_one() {
     let after = call(&server, "Mailbox/query", question).await;
     assert_eq!(applied(before["ids"].as_array().unwrap(), &changes), *after["ids"].as_array().unwrap());
     assert_eq!((&changes["newQueryState"], &changes["total"]), (&after["queryState"], &json!(4)));
-    // A mailbox of which only counts changed is not among them.
+    // A mailbox is not among them if only its counts changed.
     assert!(!changes["removed"].as_array().unwrap().contains(&inbox), "{changes}");
     arguments["maxChanges"] = json!(1);
     assert_eq!(call(&server, "Mailbox/queryChanges", arguments).await["type"], "tooManyChanges");
@@ -438,7 +438,8 @@ async fn s7_counts_are_named_when_nothing_else_changed() {
     assert_eq!((&changes["updated"], &changes["updatedProperties"]), (&json!([]), &json!(null)));
 }
 
-/// A change that a page left out, because the mailbox had changed again, was lost when that later change was of counts alone.
+/// Regression test: a change that a page left out, because the mailbox had changed again, was lost when that later change was of counts
+/// only.
 #[tokio::test]
 async fn s7_a_change_that_an_earlier_page_left_out_is_not_reported_as_one_of_counts() {
     let server = TestServer::new().await;
@@ -454,7 +455,7 @@ async fn s7_a_change_that_an_earlier_page_left_out_is_not_reported_as_one_of_cou
     assert_eq!((&second["updated"], &second["updatedProperties"]), (&json!([a]), &json!(null)));
     assert_eq!((&second["oldState"], &second["hasMoreChanges"]), (&first["newState"], &json!(false)));
     assert_eq!(second["newState"], json!(state(&server).await));
-    // Between pages is no state of the mailboxes.
+    // A state between two pages is not a state of the mailboxes.
     let between = json!({"ifInState": first["newState"], "create": {"k": {"name": "K"}}});
     assert_eq!(set(&server, between).await["type"], "stateMismatch");
     let between = json!({"sinceQueryState": first["newState"]});

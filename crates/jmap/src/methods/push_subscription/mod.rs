@@ -1,7 +1,7 @@
 //! PushSubscription/get and PushSubscription/set (RFC 8620 §7.2).
 //!
-//! A subscription belongs to the password or the token that created it: with another one it is not visible. There are no accounts and
-//! no states in these methods.
+//! A subscription belongs to the password or the token that created it: other log-ins can't see it. These methods have no accounts and
+//! no states.
 
 mod set;
 
@@ -55,7 +55,7 @@ impl PushProperty {
         match self {
             Self::Id => IdType::PushSubscription.write(found.id, out.member(name)),
             Self::DeviceClientId => out.field(name, &stored.device_client_id),
-            // Only a client that has received the code may see it.
+            // Only a client that has already sent the code back may see it.
             Self::VerificationCode => out.field(name, &stored.is_verified.then_some(&stored.code)),
             Self::Expires => write_expires(stored.expires, out),
             Self::Types => out.field(name, &stored.types),
@@ -96,7 +96,7 @@ async fn get(context: &Context, exchange: &mut Exchange, mut args: Args) -> Resu
     Ok(())
 }
 
-/// The properties to return, the id always.
+/// The properties to return; always includes the id.
 fn properties(asked: Option<Vec<String>>) -> Result<Vec<PushProperty>, MethodError> {
     let Some(asked) = asked else { return Ok(PushProperty::ALL.to_vec()) };
     let mut properties = vec![PushProperty::Id];

@@ -18,10 +18,10 @@ use crate::{
 
 /// The longest `deviceClientId`.
 const DEVICE_BYTES_MAX: usize = 1_024;
-/// The most names of types, and the longest of them.
+/// The most names of types, and the longest name.
 const TYPES_MAX: usize = 100;
 const TYPE_BYTES_MAX: usize = 100;
-/// What a client can't set, or only when it creates.
+/// The properties that a client can't set, or only at creation.
 const IMMUTABLE: [&str; 4] = ["id", "deviceClientId", "url", "keys"];
 
 /// PushSubscription/set.
@@ -41,14 +41,14 @@ pub(super) async fn set(
         return Err(MethodError::argument("update", "expected an object with ids as keys"));
     }
     context.check_objects_in_set(creates.len() + updates.len() + destroys.len())?;
-    // Fails before anything is changed when the records don't answer.
+    // If the records fail, this fails before anything is changed.
     let known = visible(context).await?;
     let mut call = Call { context, creations: &mut exchange.creations, answer: Answer::default() };
     for (key, value) in creates {
         call.create(key, value).await;
     }
     for (id, value) in updates {
-        // What is destroyed by the same call is not updated (RFC 8620 §5.3).
+        // A subscription that is destroyed by the same call is not updated (RFC 8620 §5.3).
         let is_known = |record| id.starts_with('#') || known.iter().any(|found| found.id == record);
         let is_destroyed = |record| destroys.iter().any(|id| call.record(id.as_str()) == Some(record));
         let will_destroy = call.record(&id).is_some_and(|record| is_known(record) && is_destroyed(record));
@@ -62,7 +62,7 @@ pub(super) async fn set(
     Ok(())
 }
 
-/// The answer: as that of other /set methods, without an account and states.
+/// The response: like that of other /set methods, but without an account and states.
 #[derive(Default)]
 struct Answer {
     created: Vec<(String, String)>,
@@ -164,7 +164,7 @@ impl Call<'_> {
         }
     }
 
-    /// Updates a subscription; returns what the server has set otherwise than it was asked to, as JSON.
+    /// Updates a subscription; returns as JSON what the server has set to other values than requested.
     async fn try_update(&self, record: RecordId, value: Value) -> Result<Option<String>, SetError> {
         let (context, account) = (self.context, self.context.login.account);
         let Value::Object(patch) = value else {
@@ -210,12 +210,12 @@ impl Call<'_> {
     }
 }
 
-/// An error of the records, which concerns this object alone: others of the call were changed.
+/// An error of the records, reported for this object only: the call may have changed others.
 fn failed(error: MethodError) -> SetError {
     SetError::new(error.name())
 }
 
-/// What a client asks for.
+/// What a client requests.
 struct New {
     device_client_id: String,
     url: String,
@@ -244,7 +244,7 @@ impl New {
             problems.add(name, "can't be set");
         }
         problems.done()?;
-        // Each is there when no problem was noted.
+        // All of them are present when no problem was recorded.
         let (Some(device_client_id), Some(url), Some(keys), Some(expires), Some(types)) =
             (device_client_id, url, keys, expires, types)
         else {
@@ -254,7 +254,7 @@ impl New {
     }
 }
 
-/// The properties that are wrong.
+/// The properties that are invalid.
 #[derive(Default)]
 struct Problems {
     names: Vec<String>,
@@ -304,7 +304,7 @@ fn read_keys(value: Value) -> Result<Option<Keys>, &'static str> {
     if are_usable(&keys) { Ok(Some(keys)) } else { Err(wrong) }
 }
 
-/// Reads a time to come.
+/// Reads a time in the future.
 fn read_expires(value: Value, context: &Context) -> Result<Option<i64>, &'static str> {
     if value.is_null() {
         return Ok(None);
@@ -329,10 +329,10 @@ fn read_types(value: Value) -> Result<Option<Vec<String>>, &'static str> {
     Ok(Some(names))
 }
 
-/// When a subscription expires that asks for a time: as the client sees it, and when it ends indeed.
+/// When a subscription that requests a time expires: as shown to the client, and in fact.
 ///
-/// With a token that expires itself, what the client asks for is not changed, but ends with the token; else it is bounded (RFC 8620
-/// §7.2).
+/// If its token expires, the requested time is shown unchanged, but the subscription ends with the token; otherwise the time is bounded
+/// (RFC 8620 §7.2).
 fn bound(asked: Option<i64>, context: &Context) -> (Option<i64>, i64) {
     if let Some(token) = context.login.expires {
         return (asked, asked.map_or(token, |asked| asked.min(token)));
@@ -343,7 +343,7 @@ fn bound(asked: Option<i64>, context: &Context) -> (Option<i64>, i64) {
     (Some(expires), expires)
 }
 
-/// Applies a patch in place; returns what the server has set otherwise than it was asked to, as JSON.
+/// Applies a patch in place; returns as JSON what the server has set to other values than requested.
 fn apply(patch: &Patch, found: &mut Found, context: &Context) -> Result<Option<String>, SetError> {
     let mut problems = Problems::default();
     let mut changed = None;
@@ -400,7 +400,7 @@ fn verify(stored: &mut Stored, value: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a value is what the subscription has: whole objects may be sent back (RFC 8620 §5.3).
+/// Whether a value is the current one: clients may send whole objects back (RFC 8620 §5.3).
 fn is_same(found: &Found, path: &[String], value: &Value) -> bool {
     let stored = &found.stored;
     let keys = stored.keys.as_ref().map(|keys| json!({"p256dh": keys.p256dh, "auth": keys.auth}));

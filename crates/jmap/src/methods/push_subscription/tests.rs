@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::{JmapConfig, PushConfig, testing::TestServer};
 
-/// A server whose pushes reach nobody, and fail at once.
+/// A server whose pushes fail at once without reaching anyone.
 async fn server() -> TestServer {
     with(PushConfig::default()).await
 }

@@ -14,22 +14,22 @@ use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerNam
 use super::endpoint::Endpoint;
 use crate::PushConfig;
 
-/// The most bytes of a head of an answer. Its body is not read.
+/// The most bytes of a response head. The body is not read.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// The longest `Retry-After` that is looked at: a number of seconds.
+/// The longest `Retry-After` that is accepted: a number of seconds.
 const RETRY_AFTER_DIGITS_MAX: usize = 9;
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PushOutcome {
-    /// The push service has taken it.
+    /// The push service has accepted it.
     Sent,
-    /// The URL is not there any more.
+    /// The URL no longer exists.
     Gone,
     /// It may be tried again.
     Failed {
         retry_after: Option<Duration>,
-        /// Whether the push service wants fewer.
+        /// Whether the push service requests fewer pushes.
         is_too_often: bool,
         why: String,
     },
@@ -44,11 +44,11 @@ pub(super) struct PushRequest {
     /// How long the push service keeps it for a client that can't be reached.
     pub(super) ttl_seconds: u64,
     pub(super) urgency: &'static str,
-    /// A push replaces an earlier one with this topic that the client has not got yet.
+    /// A push replaces an earlier one with this topic that the client has not received yet.
     pub(super) topic: Option<&'static str>,
 }
 
-/// Speaks to push services.
+/// Sends requests to push services.
 pub(super) struct Client {
     allow_private: bool,
     timeout: Duration,
@@ -83,7 +83,7 @@ impl Client {
         builder.max_buf_size(HEAD_BYTES_MAX);
         let (mut sender, connection) =
             builder.handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        // The connection ends with the answer's head: nothing of its body is read.
+        // The connection is closed after the response head: nothing of its body is read.
         let mut connection = std::pin::pin!(connection);
         let mut sent = std::pin::pin!(sender.send_request(request));
         let response = tokio::select! {
@@ -104,7 +104,7 @@ impl Client {
         for address in addresses {
             match TcpStream::connect(address).await {
                 Ok(stream) => {
-                    let _ = stream.set_nodelay(true); // only slower without
+                    let _ = stream.set_nodelay(true); // without it, only latency suffers
                     return tls.connect(name, stream).await.map_err(|error| format!("TLS failed: {error}"));
                 }
                 Err(error) => last = format!("can't connect: {error}"),
@@ -113,7 +113,7 @@ impl Client {
         Err(last)
     }
 
-    /// Reads the certificates of authorities, which are many files.
+    /// Reads the certificates of authorities, which may be many files.
     async fn read_roots(&self) -> Result<TlsConnector, String> {
         let tls = ClientTls { verify: Verify::ChainAndName, roots: self.roots.clone(), identity: None };
         let read = tokio::task::spawn_blocking(move || tls.config().map_err(|error| error.to_string())).await;
@@ -124,7 +124,7 @@ impl Client {
 fn request(endpoint: &Endpoint, push: PushRequest) -> Result<Request<Full<Bytes>>, String> {
     let mut request = Request::post(&endpoint.path)
         .header(header::HOST, &endpoint.authority)
-        // RFC 8620 §7.2: the type is that of what is encrypted.
+        // RFC 8620 §7.2: the type is that of the plaintext.
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::AUTHORIZATION, push.authorization)
         .header(header::CONNECTION, "close")
@@ -151,7 +151,7 @@ fn outcome_of(status: StatusCode, retry_after: Option<&HeaderValue>) -> PushOutc
     }
 }
 
-/// The seconds of a `Retry-After`; one with a date is as good as none.
+/// The seconds of a `Retry-After`; one with a date is ignored.
 fn seconds(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     let is_number =

@@ -28,12 +28,12 @@ use crate::{
     push::{Subscription, Types, Visible},
 };
 
-/// A subscription is looked at so often also when nothing happens.
+/// How often a subscription is checked even when nothing happens.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3_600);
 /// The topics of the two kinds of pushes (RFC 8030 §5.4).
 const STATES_TOPIC: &str = "jmap-states";
 const VERIFICATION_TOPIC: &str = "jmap-verification";
-/// How a push weighs for a battery (RFC 8030 §5.3): that mail has come, and that something else has changed.
+/// The urgency of a push (RFC 8030 §5.3), for battery-powered clients: one for new mail, one for all other changes.
 const NORMAL: &str = "normal";
 const LOW: &str = "low";
 
@@ -45,11 +45,11 @@ pub(super) struct Delivery {
     poke: Arc<Notify>,
     pace: Pace,
     following: Option<Following>,
-    /// The states that the client was sent last.
+    /// The states that were last sent to the client.
     seen: Visible,
-    /// The states before the pushes that the next one may replace: it has all that changed since.
+    /// The states before the pushes that the next one may replace: it contains all changes since.
     base: Visible,
-    /// When the last push of states was taken.
+    /// When the last push of states was accepted.
     pushed: Option<Instant>,
 }
 
@@ -74,7 +74,7 @@ enum Push {
 /// The body of a push of states.
 struct Composed {
     body: Vec<u8>,
-    /// The states that the client knows after it.
+    /// The states that the client knows after this push.
     covered: Visible,
     topic: Option<&'static str>,
     urgency: &'static str,
@@ -87,14 +87,14 @@ impl Delivery {
         Self { sender, account, id, poke, pace, following: None, seen, base, pushed: None }
     }
 
-    /// Runs until the subscription is destroyed, and destroys it when it ends by itself.
+    /// Runs until the subscription is destroyed; destroys it when it ends by itself.
     pub(super) async fn run(mut self) {
         loop {
             match self.step().await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    // The next look for subscriptions begins it again, unless its own record is what is damaged.
+                    // The next scan for subscriptions starts the task again, unless the subscription's own record is damaged.
                     warn!(account = self.account.0, id = self.id.0, %error, "a push subscription can't be served");
                     return;
                 }
@@ -122,7 +122,7 @@ impl Delivery {
         self.send(&current, push).await
     }
 
-    /// Reads the subscription; `None` when it is not there. One that has expired, or whose log-in was revoked, is destroyed.
+    /// Reads the subscription; `None` when it does not exist. One that has expired, or whose log-in was revoked, is destroyed.
     async fn read(&self) -> Result<Option<Current>, Error> {
         let parts = &self.sender.parts;
         let Some(found) = find(&parts.mail, self.account, self.id).await? else { return Ok(None) };
@@ -148,7 +148,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// The push that is due. Nothing but its code is sent to a URL before the client has sent the code back.
+    /// The push that is due. Until the client has sent the code back, nothing but the code is sent to the URL.
     async fn due(&mut self, current: &Current) -> Result<Option<Push>, Error> {
         let stored = &current.found.stored;
         if !stored.is_verified {
@@ -174,7 +174,8 @@ impl Delivery {
         Ok(self.following.insert(following).subscription.newest())
     }
 
-    /// Waits until the subscription or its log-in has changed or ends, and until `until`; without that, until a state has changed.
+    /// Waits until the subscription or its log-in has changed or ends, and at most until `until`; without `until` also until a state
+    /// has changed.
     async fn wait(&mut self, current: &Current, until: Option<Instant>) {
         let now = self.sender.parts.mail.clock().now().seconds();
         let left = u64::try_from(current.found.ends.saturating_sub(now)).unwrap_or_default();
@@ -192,7 +193,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a push, and notes what became of it. False when the subscription has ended.
+    /// Sends a push, and stores the outcome. False when the subscription has ended.
     async fn send(&mut self, current: &Current, push: Push) -> Result<bool, Error> {
         let sender = self.sender.clone();
         let waiting = sender.parts.metrics.pushes.wait();
@@ -207,7 +208,7 @@ impl Delivery {
                 urgency: NORMAL,
             },
             Push::States(types) => {
-                // What has changed while others were sent comes with it.
+                // Changes that were made while others were sent are included.
                 let Some(following) = &mut self.following else { return Ok(true) };
                 let newest = following.subscription.newest();
                 self.compose(newest, types)
@@ -231,18 +232,19 @@ impl Delivery {
             PushOutcome::Failed { retry_after, is_too_often, why } => {
                 debug!(account = self.account.0, id = self.id.0, why, "a push was not taken");
                 let mut spread = [0];
-                let _ = SystemRandom::new().fill(&mut spread); // 0 will do
+                let _ = SystemRandom::new().fill(&mut spread); // on failure, 0 is good enough
                 self.pace.fail(Instant::now(), retry_after, is_too_often, spread[0]);
                 self.note_failed(current).await
             }
         }
     }
 
-    /// The states to send. A push has a topic, so that a client that was away gets the last one alone: it has what earlier ones had.
+    /// The states to send. A push has a topic, so a client that was away only gets the last one, which contains the changes of earlier
+    /// ones.
     fn compose(&mut self, newest: Visible, types: Types) -> Composed {
         let ttl = Duration::from_secs(self.sender.config.ttl_seconds.get());
         if self.pushed.is_some_and(|pushed| pushed.elapsed() > ttl) {
-            self.base = self.seen.clone(); // no earlier push waits any more
+            self.base = self.seen.clone(); // no earlier push is pending any more
         }
         let is_first = self.pushed.is_none();
         let urgency = if newest.has_delivered_since(&self.seen, types) { NORMAL } else { LOW };
@@ -253,7 +255,7 @@ impl Delivery {
         loop {
             let mut body = Vec::new();
             covered.write_change(base, types, &mut Object::open(&mut body));
-            // The accounts that don't fit come with the next push, which then must not replace this one.
+            // The accounts that do not fit are sent with the next push, which then must not replace this one.
             if body.len() <= PLAIN_BYTES_MAX || covered.0.len() <= 1 {
                 let is_whole = covered.0.len() == count;
                 let topic = (is_whole && !is_first).then_some(STATES_TOPIC);
@@ -267,7 +269,7 @@ impl Delivery {
         let (sender, stored) = (&self.sender, &current.found.stored);
         let endpoint = match Endpoint::read(&stored.url, sender.config.allow_private) {
             Ok(endpoint) => endpoint,
-            // The setting was another one when it was created.
+            // The setting was different when it was created.
             Err(why) => {
                 let why = format!("the URL {why}");
                 return Ok(PushOutcome::Failed { retry_after: None, is_too_often: false, why });
@@ -310,7 +312,7 @@ impl Delivery {
         Ok(noted.await?.is_some())
     }
 
-    /// A subscription that takes no push for days is destroyed.
+    /// A subscription whose pushes fail for days is destroyed.
     async fn note_failed(&self, current: &Current) -> Result<bool, Error> {
         let now = self.sender.parts.mail.clock().now().seconds();
         let Some(since) = current.found.stored.failing_since else {
@@ -335,7 +337,7 @@ impl Delivery {
 }
 
 impl PushSender {
-    /// How push services reach who operates the server.
+    /// How push services reach the operator of the server.
     fn contact(&self) -> Option<&str> {
         let set = Some(self.config.contact.as_str()).filter(|contact| !contact.is_empty());
         set.or(self.parts.public_url.as_deref().filter(|url| url.starts_with("https://")))

@@ -15,11 +15,11 @@ const POINT_BYTES: usize = 65;
 const AUTH_BYTES: usize = 16;
 const SALT_BYTES: usize = 16;
 const KEY_BYTES: usize = 16;
-/// The size of a record that the header names; there is one, which is shorter (RFC 8291 §4).
+/// The record size in the header; there is only one record, which is shorter (RFC 8291 §4).
 const RECORD_BYTES: u32 = 4_096;
-/// What ends the last record (RFC 8188 §2).
+/// The delimiter of the last record (RFC 8188 §2).
 const DELIMITER: u8 = 2;
-/// The most bytes that can be encrypted: push services need not take more than 4,096 (RFC 8030 §7.2), header and tag included.
+/// The most bytes that can be encrypted: push services need not accept more than 4,096 (RFC 8030 §7.2), including header and tag.
 pub(super) const PLAIN_BYTES_MAX: usize = RECORD_BYTES as usize - (SALT_BYTES + 4 + 1 + POINT_BYTES) - 1 - 16;
 
 /// The keys of a client, decoded.
@@ -30,7 +30,7 @@ struct Receiver {
 
 impl Keys {
     fn decode(&self) -> Option<Receiver> {
-        // Clients pad or don't (RFC 4648 §5).
+        // Clients may add padding or not (RFC 4648 §5).
         let decode = |text: &str| base64_simd::URL_SAFE_NO_PAD.decode_to_vec(text.trim_end_matches('=')).ok();
         Some(Receiver {
             point: decode(&self.p256dh)?.try_into().ok()?,
@@ -42,7 +42,7 @@ impl Keys {
 /// Encrypts a message for a client.
 ///
 /// # Errors
-/// `Invalid` when the keys are none; `Internal` when the system has no random numbers, or the message is too long.
+/// `Invalid` when the keys are invalid; `Internal` when the system provides no random numbers, or the message is too long.
 pub(super) fn encrypt(keys: &Keys, message: &[u8]) -> Result<Vec<u8>, Error> {
     let receiver = keys.decode().ok_or_else(bad_keys)?;
     let failed = |_| Error::internal("the system has no random numbers");
@@ -86,7 +86,7 @@ fn seal(
     sealed.extend_from_slice(public);
     let mut record = message.to_vec();
     record.push(DELIMITER);
-    let nonce = Nonce::assume_unique_for_key(nonce); // the key is for this message alone
+    let nonce = Nonce::assume_unique_for_key(nonce); // the key is used for this message only
     LessSafeKey::new(key).seal_in_place_append_tag(nonce, Aad::empty(), &mut record).map_err(|_| failed())?;
     sealed.extend_from_slice(&record);
     Ok(sealed)

@@ -9,7 +9,7 @@ use tokio::net::lookup_host;
 /// The longest URL.
 const URL_BYTES_MAX: usize = 2_048;
 const HTTPS_PORT: u16 = 443;
-/// The addresses of a host that are tried.
+/// The most addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 4;
 
 /// A URL to which pushes are sent.
@@ -18,7 +18,7 @@ pub(crate) struct Endpoint {
     /// Without the brackets of an IPv6 address.
     pub(super) host: String,
     port: u16,
-    /// The host as the header of that name has it.
+    /// The host as in the header of that name.
     pub(super) authority: String,
     pub(super) path: String,
 }
@@ -56,7 +56,7 @@ impl Endpoint {
         }
         let is_private = match host.parse::<IpAddr>() {
             Ok(ip) => !is_public(ip),
-            // What a name resolves to is checked before each push.
+            // The addresses of a name are checked before each push.
             Err(_) => host == "localhost" || host.ends_with(".localhost"),
         };
         if is_private && !allow_private {
@@ -67,7 +67,7 @@ impl Endpoint {
         Ok(Self { host, port, authority, path })
     }
 
-    /// The addresses to connect to. They are the ones that were checked, so a name can't lead elsewhere afterwards.
+    /// The addresses to connect to. Exactly these were checked, so a name can't resolve to others afterwards.
     ///
     /// # Errors
     /// Why there are none, for the log.

@@ -1,9 +1,9 @@
 //! Pushes to the URLs of push subscriptions (RFC 8620 §7.2).
 //!
-//! Each subscription that this server knows has a task, which waits for changes of states, sends the newest ones, and tries again what
-//! failed. So one push waits for a subscription at most, and newer states replace those that wait. A semaphore bounds what is sent at
-//! once. A task reads its subscription again before each push: one that was destroyed, has expired, or whose log-in was revoked gets
-//! nothing any more.
+//! Each subscription that this server knows has a task, which waits for state changes, sends the newest states, and retries failed
+//! pushes. So at most one push is pending for a subscription, and newer states replace pending ones. A semaphore bounds the concurrent
+//! pushes. A task reads its subscription again before each push: one that was destroyed, has expired, or whose log-in was revoked gets
+//! no more pushes.
 
 mod client;
 mod delivery;
@@ -36,18 +36,18 @@ use client::Client;
 use delivery::Delivery;
 use vapid::Vapid;
 
-/// How long to wait before records that failed are read again.
+/// How long to wait before failed records are read again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often subscriptions are looked for that other servers on the same records have made: one of them may be gone.
+/// How often to look for subscriptions that other servers on the same records have created: such a server may be gone.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// So many times as long as the last look took the next one waits at least, so that many accounts keep the records busy for a small part
-/// of the time.
+/// The pause before the next scan is at least this many times as long as the last scan took, so that many accounts keep the records
+/// busy only for a small part of the time.
 const LOOK_PAUSE: u32 = 10;
-/// The seconds in which creations are counted.
+/// The seconds over which creations are counted.
 const HOUR: i64 = 3_600;
-/// Users whose creations are counted; those who made none for an hour go first.
+/// The most users whose creations are counted; those without creations within the hour are dropped first.
 const COUNTED_MAX: usize = 10_000;
-/// The name of the key of VAPID among the secrets of the server.
+/// The name of the VAPID key among the secrets of the server.
 const VAPID_KEY: &str = "VAPID key of JMAP";
 
 /// Sends pushes.
@@ -96,7 +96,7 @@ impl PushSender {
         }
     }
 
-    /// The public key by which push services know this server (RFC 9749 §3), in base64url.
+    /// The public key by which push services recognize this server (RFC 9749 §3), in base64url.
     ///
     /// # Errors
     /// Those of the records.
@@ -112,8 +112,7 @@ impl PushSender {
         self.vapid.get_or_try_init(make).await
     }
 
-    /// Starts the tasks of all subscriptions that are stored, again and again, and pokes those whose account changes, until the
-    /// directory is closed.
+    /// Starts the tasks of all stored subscriptions periodically, and notifies those whose account changes, until the directory is closed.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut changes = self.parts.directory.changes();
         tokio::select! {
@@ -166,7 +165,7 @@ impl PushSender {
         }
     }
 
-    /// The subscriptions of an account whose password, token, grants or state have changed look at them again.
+    /// Makes the subscriptions of an account whose password, token, grants or state has changed check themselves.
     async fn follow(&self, changes: &mut AccountChanges) {
         while let Some(change) = changes.next().await {
             let tasks = self.tasks.lock();
@@ -181,7 +180,7 @@ impl PushSender {
         self.tasks.lock().get(&account).is_some_and(|of_account| of_account.contains_key(&id))
     }
 
-    /// Starts the task of a subscription, or has it look at a change.
+    /// Starts the task of a subscription, or notifies it of a change.
     pub(crate) fn begin(self: &Arc<Self>, account: AccountId, id: RecordId) {
         let mut tasks = self.tasks.lock();
         let of_account = tasks.entry(account).or_default();
@@ -200,7 +199,7 @@ impl PushSender {
         self.parts.metrics.pushes.subscriptions.inc();
     }
 
-    /// Ends the task of a subscription that is destroyed.
+    /// Stops the task of a subscription that is destroyed.
     pub(crate) fn end(&self, account: AccountId, id: RecordId) {
         let mut tasks = self.tasks.lock();
         let Some(of_account) = tasks.get_mut(&account) else { return };
@@ -227,7 +226,7 @@ impl PushSender {
         counted.count <= self.config.created_per_hour_max.get()
     }
 
-    /// Ends all tasks.
+    /// Stops all tasks.
     pub(crate) fn close(&self) {
         self.tasks.lock().clear();
         self.parts.metrics.pushes.subscriptions.set(0);
@@ -244,7 +243,7 @@ fn poke(of_account: &HashMap<RecordId, Running>) {
     of_account.values().for_each(|running| running.poke.notify_one());
 }
 
-/// Whether keys can be used to encrypt; for those that a client sends.
+/// Whether keys can be used for encryption; validates keys of a client.
 pub(crate) fn are_usable(keys: &Keys) -> bool {
     encryption::encrypt(keys, b"").is_ok()
 }

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 /// The longest wait after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(3_600);
-/// The longest wait that a push service may ask for.
+/// The longest wait that a push service may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
-/// How far apart pushes are at least when the push service has said that there are too many.
+/// The shortest interval between pushes after the push service has reported that there are too many.
 const INTERVAL_MIN: Duration = Duration::from_secs(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 
@@ -18,7 +18,7 @@ pub(super) struct Pace {
     /// The wait after the first failure; it doubles with each further one.
     first: Duration,
     failures: u32,
-    /// How far apart pushes are: it doubles with each 429, and becomes shorter with each success (RFC 8620 §7.2).
+    /// The interval between pushes: it doubles with each 429, and shrinks with each success (RFC 8620 §7.2).
     interval: Duration,
     not_before: Instant,
 }
@@ -39,7 +39,7 @@ impl Pace {
         self.interval = Some(self.interval / 2).filter(|half| *half >= INTERVAL_MIN).unwrap_or_default();
     }
 
-    /// `spread` from 0 to 255 makes subscriptions that failed together wait up to a quarter longer.
+    /// `spread` from 0 to 255 makes subscriptions that failed together wait up to a quarter longer, so that they do not retry together.
     pub(super) fn fail(
         &mut self,
         now: Instant,

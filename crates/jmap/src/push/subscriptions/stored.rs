@@ -11,24 +11,24 @@ use tracing::warn;
 
 use crate::core::content::number;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stored {
     /// The password or the token that created it: the subscription ends with it (RFC 8620 §7.2).
     pub(crate) credential: u64,
     pub(crate) device_client_id: String,
     pub(crate) url: String,
-    /// Without them, pushes are not encrypted.
+    /// Without keys, pushes are not encrypted.
     pub(crate) keys: Option<Keys>,
     /// What the client has to send back.
     pub(crate) code: String,
     pub(crate) is_code_sent: bool,
     pub(crate) is_verified: bool,
-    /// As the client sees it, in seconds since 1970; the property says when it ends indeed.
+    /// As shown to the client, in seconds since 1970; the property has the time when it really ends.
     pub(crate) expires: Option<i64>,
     /// `None` for all.
     pub(crate) types: Option<Vec<String>>,
-    /// Since when no push has been taken, in seconds since 1970.
+    /// Since when no push has been accepted, in seconds since 1970.
     pub(crate) failing_since: Option<i64>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Listed {
     state: Revision,
 }
 
-/// All subscriptions of a user. A damaged one is left out, and logged: it must not keep the others from being read.
+/// All subscriptions of a user. A damaged one is left out, and logged: it must not prevent the others from being read.
 ///
 /// # Errors
 /// Those of the records.
@@ -101,10 +101,10 @@ pub(super) async fn find(mail: &Mail, account: AccountId, id: RecordId) -> Resul
     found.iter().flatten().next().map(Found::read).transpose()
 }
 
-/// Stores a new subscription; `None` when the user has `max` already.
+/// Stores a new subscription; `None` when the user already has `max`.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when other servers change the user's subscriptions all the time.
+/// Those of the records; `Unavailable` when other servers keep changing the user's subscriptions.
 pub(crate) async fn create(
     mail: &Mail,
     account: AccountId,
@@ -139,7 +139,7 @@ pub(crate) async fn create(
 /// Changes a subscription: `edit` changes it in place, or refuses. `None` when there is no such subscription.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when other servers change the user's subscriptions all the time.
+/// Those of the records; `Unavailable` when other servers keep changing the user's subscriptions.
 pub(crate) async fn change<T, R>(
     mail: &Mail,
     account: AccountId,
@@ -187,7 +187,7 @@ pub(crate) async fn destroy(mail: &Mail, account: AccountId, id: RecordId) -> Re
     }
 }
 
-/// Destroys all push subscriptions of a user, of whatever log-in: for an account that is removed. Returns how many there were.
+/// Destroys all push subscriptions of a user, from all log-ins, for an account that is removed. Returns how many there were.
 ///
 /// # Errors
 /// Those of the records.
@@ -203,7 +203,7 @@ pub async fn erase_push_subscriptions(mail: &Mail, account: AccountId) -> Result
         let changes = page.ids.iter().map(|id| Change::Destroy { kind: push::KIND, id: *id });
         match records.commit(account, Commit::of(changes)).await {
             Ok(_) => erased += page.ids.len(),
-            // Somebody has destroyed one of them meanwhile.
+            // One of them was destroyed in the meantime.
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! The server's name towards push services (RFC 8292).
+//! The identification of the server to push services (RFC 8292).
 
 use restante_core::Error;
 use ring::{
@@ -7,7 +7,7 @@ use ring::{
 };
 use serde_json::{Map, Value};
 
-/// How long a signed statement is valid; a day is the most (RFC 8292 §2).
+/// How long a signed token is valid; a day is the maximum (RFC 8292 §2).
 const VALID_SECONDS: i64 = 12 * 3_600;
 
 /// The key of the server.
@@ -35,7 +35,7 @@ impl Vapid {
         &self.public_key
     }
 
-    /// The value of `Authorization` for a push service. `contact` is a URL of who operates the server.
+    /// The value of `Authorization` for a push service. `contact` is a URL of the operator of the server.
     pub(super) fn authorization(
         &self,
         origin: &str,

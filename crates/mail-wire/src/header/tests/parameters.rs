@@ -1,6 +1,6 @@
 use super::super::*;
 
-/// A field's value, what stands before its parameters, and these.
+/// A field's value, the text before its parameters, and the parameters.
 type Row<'r> = (&'r str, &'r str, &'r [(&'r str, &'r str)]);
 
 fn check(rows: &[Row<'_>]) {
@@ -41,7 +41,7 @@ fn e6_parameters_are_read_with_their_quotes_and_comments() {
         (" a; =1; b=; ; c=3", "a", &[("b", ""), ("c", "3")]),
         ("; charset=utf-8", "", &[("charset", "utf-8")]),
         (" multipart/mixed; boundary=\"=_a?b:c\"", "multipart/mixed", &[("boundary", "=_a?b:c")]),
-        // Semicolons that are missing.
+        // Missing semicolons.
         (" multipart/mixed\r\n\tboundary=\"x\"", "multipart/mixed", &[("boundary", "x")]),
         (" a/b c = d; e=f", "a/b", &[("c", "d"), ("e", "f")]),
         (" a/b (c=d); e=f", "a/b", &[("e", "f")]),
@@ -79,14 +79,14 @@ fn e6_names_are_decoded_by_rfc_2231() {
         (" a; name*=utf-8''e%CC%81", "a", &[("name", "é")]),
         (" a; name*=utf-8''100%25%2", "a", &[("name", "100%%2")]),
         (" a; name*=utf-8''a%0D%0Ab%00", "a", &[("name", "ab")]),
-        // Sections in any order, cut within a character, with a gap, repeated.
+        // Sections in any order, split within a character, with a gap, repeated.
         (" a; name*1*=%9F; name*0*=utf-8''%C3", "a", &[("name", "ß")]),
         (" a; name*0=x; name*2=z; name*1=y", "a", &[("name", "xyz")]),
         (" a; name*0=x; name*2=z", "a", &[("name", "x")]),
         (" a; name*0=x; name*0=v; name*1=y; name*1=w", "a", &[("name", "xy")]),
         (" a; name*1=y; name*2=z", "a", &[]),
         (" a; name*x=y; name*=", "a", &[("name", "")]),
-        // The best form wins, wherever it stands.
+        // The best form is used, wherever it is.
         (
             " a; b=1; filename=plain; filename*=utf-8''%C3%9F; c=2",
             "a",

@@ -3,10 +3,11 @@ use proptest::prelude::*;
 use super::super::*;
 use crate::properties;
 
-/// Enough for quadratic time to be noticed.
+/// Enough to notice quadratic time.
 const BYTES: usize = 32 * 1024;
 
-/// Fields that could take quadratic time or memory. They are read in all forms, and what they give is bounded by what they are.
+/// Fields that could take quadratic time or memory. They are parsed in all forms, and the size of the result is bounded by that
+/// of the field.
 #[test]
 fn e4_hostile_fields_take_linear_time() {
     let patterns = [

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use super::super::{encode_xtext, is_xtext};
 
-/// The most bytes of an address that is written, whatever the server would take. RFC 5321 §4.5.3.1.3.
+/// The most bytes of an address that is written, whatever the server would accept. RFC 5321 §4.5.3.1.3.
 const ADDRESS_BYTES_MAX: usize = 254;
 /// RFC 3461 §4.4.
 const ENVELOPE_ID_BYTES_MAX: usize = 100;
@@ -22,11 +22,11 @@ pub struct MailCommand<'c> {
     pub is_utf8: bool,
     /// `RET` (RFC 3461 §4.3): `FULL` or `HDRS`.
     pub returned: Option<&'c str>,
-    /// `ENVID` (RFC 3461 §4.4) as it was given, in `xtext`; another text is encoded. One that is too long is left out.
+    /// `ENVID` (RFC 3461 §4.4) as it was received, in `xtext`; another text is encoded. One that is too long is left out.
     pub envelope_id: Option<&'c str>,
 }
 
-/// When a server reports on a recipient: `NOTIFY` (RFC 3461 §4.1). All false is `NEVER`.
+/// Which outcomes of a recipient a server reports: `NOTIFY` (RFC 3461 §4.1). All false is `NEVER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notified {
     /// When it is delivered.
@@ -44,16 +44,17 @@ pub struct RcptCommand<'c> {
     pub recipient: &'c str,
     /// `NOTIFY`.
     pub notify: Option<Notified>,
-    /// `ORCPT` (RFC 3461 §4.2) as it was given, in `xtext`: `rfc822;bob@example.net`. Another text is encoded, and what can't be written left out.
+    /// `ORCPT` (RFC 3461 §4.2) as it was received, in `xtext`: `rfc822;bob@example.net`. Another text is encoded, and left out if
+    /// that is impossible.
     pub original: Option<&'c str>,
 }
 
-/// An address that can't stand in a command.
+/// An address that is not allowed in a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address has a character that it can't have, or is too long")]
 pub struct AddressError;
 
-/// Whether an address can stand between angle brackets without being taken for anything else.
+/// Whether an address can be written between angle brackets without being misinterpreted.
 pub fn is_safe_address(address: &str) -> bool {
     let mut is_quoted = false;
     let mut is_escaped = false;
@@ -139,7 +140,7 @@ fn as_xtext(text: &str) -> Cow<'_, str> {
     if is_xtext(text) { Cow::Borrowed(text) } else { Cow::Owned(encode_xtext(text)) }
 }
 
-/// An address as `utf-8-addr-xtext` (RFC 6533 §3): characters that can't stand for themselves as `\x{E4}`.
+/// An address as `utf-8-addr-xtext` (RFC 6533 §3): characters that must be encoded as `\x{E4}`.
 pub fn utf8_address_in_ascii(address: &str) -> String {
     let mut encoded = String::with_capacity(address.len());
     for c in address.chars() {
@@ -152,10 +153,10 @@ pub fn utf8_address_in_ascii(address: &str) -> String {
     encoded
 }
 
-/// The value of `ORCPT` for `type;address`; `None` when it can't be written.
+/// The value of `ORCPT` for `type;address`; `None` if it can't be written.
 ///
-/// RFC 6533 §3: an address with other characters than ASCII has the type `utf-8`, and these characters in hexadecimal, so that every server
-/// takes it.
+/// RFC 6533 §3: an address with non-ASCII characters has the type `utf-8`, and these characters in hexadecimal, so that every
+/// server accepts it.
 fn original_recipient(original: &str) -> Option<String> {
     let (kind, address) = original.split_once(';')?;
     let is_type = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

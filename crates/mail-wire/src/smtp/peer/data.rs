@@ -1,9 +1,9 @@
 use memchr::memmem;
 
-/// What ends a message.
+/// The end of a message.
 pub const DATA_END: &[u8] = b".\r\n";
 
-/// Writes a message piece by piece as it follows `DATA`: with a dot more before lines that begin with one (RFC 5321 §4.5.2).
+/// Writes a message piece by piece as it follows `DATA`: with an additional dot before lines that begin with one (RFC 5321 §4.5.2).
 #[derive(Clone, Copy, Debug)]
 pub struct DataWriter {
     is_line_start: bool,
@@ -23,7 +23,7 @@ impl DataWriter {
             out.push(b'.');
         }
         let mut copied = 0;
-        // After a LF alone, too: a server that takes it for a line break finds no end there.
+        // After a bare LF, too: a server that treats it as a line break finds no end there.
         for newline in memmem::find_iter(piece, b"\n.") {
             let dot = newline + 1;
             out.extend_from_slice(piece.get(copied..dot).unwrap_or_default());
@@ -36,7 +36,7 @@ impl DataWriter {
         }
     }
 
-    /// Appends what ends the last line, if nothing does. [`DATA_END`] follows.
+    /// Appends a line break if the last line has none. [`DATA_END`] follows.
     pub fn finish(self, out: &mut Vec<u8>) {
         if !self.is_line_start {
             out.extend_from_slice(b"\r\n");

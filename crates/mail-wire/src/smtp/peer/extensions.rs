@@ -1,13 +1,13 @@
 use super::PeerReply;
 
-/// What a server offers in its reply to `EHLO`.
+/// The extensions that a server offers in its reply to `EHLO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// The first word of the reply: the name that the server gives itself.
+    /// The first word of the reply: the name of the server.
     pub name: String,
-    /// `SIZE` (RFC 1870): the most bytes of a message; `None` when it names no limit.
+    /// `SIZE` (RFC 1870): the most bytes of a message; `None` if it sets no limit.
     pub size_max: Option<u64>,
-    /// `SIZE`: whether `MAIL` takes the size of the message.
+    /// `SIZE`: whether `MAIL` accepts the size of the message.
     pub has_size: bool,
     /// `PIPELINING` (RFC 2920).
     pub has_pipelining: bool,
@@ -28,7 +28,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Reads the reply to `EHLO`: words that are not known are ignored, and a word counts however often it stands there.
+    /// Parses the reply to `EHLO`: unknown words are ignored, and repeated words are allowed.
     pub fn of(reply: &PeerReply) -> Self {
         let mut lines = reply.lines.iter();
         let name = lines.next().and_then(|line| line.split(' ').next()).unwrap_or_default();
@@ -45,7 +45,7 @@ impl Extensions {
         match keyword {
             "SIZE" => {
                 self.has_size = true;
-                // RFC 1870 §4: 0 is no limit.
+                // RFC 1870 §4: 0 means no limit.
                 self.size_max = words.next().and_then(|max| max.parse().ok()).filter(|max| *max > 0);
             }
             "PIPELINING" => self.has_pipelining = true,
@@ -60,7 +60,7 @@ impl Extensions {
                     self.has_auth_login |= mechanism.eq_ignore_ascii_case("LOGIN");
                 }
             }
-            // What old programs wrote before RFC 4954.
+            // The syntax of old programs from before RFC 4954.
             _ if keyword.starts_with("AUTH=") => {
                 self.has_auth_plain |= keyword == "AUTH=PLAIN";
                 self.has_auth_login |= keyword == "AUTH=LOGIN";

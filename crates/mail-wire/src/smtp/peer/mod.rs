@@ -1,6 +1,6 @@
-//! The bytes of SMTP as a client of another server reads and writes them. What a server sends may be anything.
+//! The byte format of SMTP as a client of another server reads and writes it. A server may send anything.
 //!
-//! - [`ReplyReader`] finds replies in what a server sends, [`Extensions`] reads the one to `EHLO`.
+//! - [`ReplyReader`] finds replies in what a server sends, [`Extensions`] parses the one to `EHLO`.
 //! - [`write_mail`] and [`write_rcpt`] write commands with their parameters.
 //! - [`DataWriter`] writes a message as it follows `DATA`.
 

@@ -1,8 +1,8 @@
 use memchr::memchr;
 
-/// Lines of one reply. A reply to `EHLO` has about twenty.
+/// The most lines of one reply. A reply to `EHLO` has about twenty.
 pub const REPLY_LINES_MAX: usize = 128;
-/// Bytes of one reply with its line breaks. RFC 5321 §4.5.3.1.5 allows a line 512.
+/// The most bytes of one reply, including its line breaks. RFC 5321 §4.5.3.1.5 allows 512 for a line.
 pub const REPLY_BYTES_MAX: usize = 32 << 10;
 
 /// A reply of a server.
@@ -12,11 +12,11 @@ pub struct PeerReply {
     pub code: u16,
     /// The enhanced status code (RFC 3463) with which each line begins, as `5.1.1`, if its class is that of the reply code.
     pub enhanced: Option<String>,
-    /// The text of each line, without the enhanced status code. Control characters are `?`, bytes that are no UTF-8 U+FFFD.
+    /// The text of each line, without the enhanced status code. Control characters become `?`, bytes that are not UTF-8 U+FFFD.
     pub lines: Vec<String>,
 }
 
-/// Why what a server sent is not a reply. Nothing after it can be trusted.
+/// Why the bytes from a server are not a reply. Nothing after them can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// A line does not begin with a reply code.
@@ -30,12 +30,12 @@ pub enum ReplyError {
     TooLong,
 }
 
-/// What stands at the beginning of a buffer.
+/// The result of reading at the beginning of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadReply {
-    /// Bytes that are done with: the caller removes them from its buffer.
+    /// Bytes that are processed: the caller removes them from its buffer.
     pub consumed: usize,
-    /// A reply; `None` when more bytes are needed.
+    /// A reply; `None` if more bytes are needed.
     pub reply: Option<PeerReply>,
 }
 
@@ -44,16 +44,16 @@ pub struct ReadReply {
 pub struct ReplyReader {
     code: u16,
     lines: Vec<String>,
-    /// Bytes of the reply so far.
+    /// The number of bytes of the reply so far.
     bytes: usize,
 }
 
 impl ReplyReader {
-    /// The next reply of a buffer, which holds the bytes that earlier calls have not consumed, and any number of new ones. Lines may end with LF
-    /// alone.
+    /// The next reply of a buffer, which holds the bytes that earlier calls have not consumed, and any number of new ones. Lines
+    /// may end with a bare LF.
     ///
     /// # Errors
-    /// What was sent is no reply; the reader must not be used again.
+    /// The bytes are not a reply; the reader must not be used again.
     pub fn next(&mut self, buffer: &[u8]) -> Result<ReadReply, ReplyError> {
         let mut consumed = 0;
         loop {
@@ -75,7 +75,7 @@ impl ReplyReader {
         }
     }
 
-    /// Adds a line; whether it is the last one of its reply.
+    /// Adds a line; returns whether it is the last one of its reply.
     fn line(&mut self, line: &[u8]) -> Result<bool, ReplyError> {
         if self.bytes > REPLY_BYTES_MAX || self.lines.len() == REPLY_LINES_MAX {
             return Err(ReplyError::TooLong);
@@ -115,22 +115,22 @@ impl PeerReply {
         Self { code, enhanced, lines }
     }
 
-    /// Whether the command was done.
+    /// Whether the command succeeded.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 
-    /// Whether the command failed for now.
+    /// Whether the command failed temporarily.
     pub fn is_temporary(&self) -> bool {
         (400..500).contains(&self.code)
     }
 
-    /// Whether the command failed for good.
+    /// Whether the command failed permanently.
     pub fn is_permanent(&self) -> bool {
         self.code >= 500
     }
 
-    /// All lines as one, of at most so many bytes.
+    /// All lines as one, of at most `bytes_max` bytes.
     pub fn text(&self, bytes_max: usize) -> String {
         let mut text = String::new();
         for line in &self.lines {

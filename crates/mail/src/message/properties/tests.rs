@@ -83,7 +83,7 @@ fn thread_keys_are_of_the_first_and_the_last_15_references() {
 
 #[test]
 fn a_thread_key_is_what_the_format_says() {
-    // SHA-256 of 00 00 00 03 "a@b" "hello", which stands in files.
+    // SHA-256 of 00 00 00 03 "a@b" "hello": stored on disk, so it must not change.
     let key = keys("Message-ID: <a@b>\r\nSubject: Re: Hello")[0];
     let expected: [u8; 32] = sha2::Digest::finalize(sha2::Digest::chain_update(
         <sha2::Sha256 as sha2::Digest>::new(),

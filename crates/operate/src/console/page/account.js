@@ -11,7 +11,7 @@ const DELIVERIES_SHOWN = 50;
 
 let address;
 let askedAt = 0;
-/** Which answer is waited for: one of the account before is left out. */
+/** The current request: answers about the previous account are ignored. */
 let asked = 0;
 let isFollowing = false;
 

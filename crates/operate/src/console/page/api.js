@@ -1,4 +1,4 @@
-// Asks the server. All requests go by here: they carry the credentials, and show whether the server is there.
+// Sends requests to the server. All requests use this: it adds the credentials, and shows whether the server is reachable.
 
 import { byId } from "./dom.js";
 
@@ -14,7 +14,7 @@ export class Failure extends Error {
   }
 }
 
-/** The header `Authorization`, once the operator was asked. */
+/** The header `Authorization`, once the operator has logged in. */
 const stored = () => sessionStorage.getItem(CREDENTIALS_KEY);
 
 /**
@@ -34,7 +34,7 @@ export async function send(path, { method = "GET", accept = "application/json", 
       throw new Failure(0, "The server does not answer.");
     }
     if (response.status === 401) {
-      // Another request may have asked while this one was on its way.
+      // Another request may have asked for credentials while this one was in flight.
       if (stored() === authorization) await askCredentials(authorization ? refusedText(authorization) : "");
       continue;
     }
@@ -43,7 +43,7 @@ export async function send(path, { method = "GET", accept = "application/json", 
   }
 }
 
-/** The JSON of an answer. Timestamps are nanoseconds, which are more than a number holds: they come as texts. */
+/** The JSON of an answer. Timestamps are nanoseconds, which exceed a number's precision: they are returned as strings. */
 export async function get(path, { signal, patienceMs = PATIENCE_MS } = {}) {
   const response = await send(path, { signal, patienceMs });
   return parse(await readText(response));
@@ -67,10 +67,10 @@ async function readText(response) {
   }
 }
 
-/** Within a text of JSON each quote has a backslash before it, so that this pattern is met by names alone. */
+/** Within a JSON string each quote has a backslash before it, so that this pattern matches only names. */
 export const parse = (text) => JSON.parse(text.replace(/"timestamp":(-?\d+)/g, '"timestamp":"$1"'));
 
-/** A query string; what is empty is left out. */
+/** A query string; empty fields are left out. */
 export function query(fields) {
   const shown = Object.entries(fields).filter(([, value]) => value !== "" && value !== undefined && value !== null);
   return new URLSearchParams(shown.map(([name, value]) => [name, String(value)])).toString();
@@ -102,7 +102,7 @@ function askCredentials(error) {
       asking = undefined;
       resolve();
     };
-    // Without credentials there is nothing to see: Escape has nothing to go back to.
+    // Without credentials there is nothing to show: Escape has nothing to return to.
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", done, { once: true });
     dialog.showModal();

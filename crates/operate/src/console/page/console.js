@@ -5,7 +5,7 @@ import { addressOf, closeDetail, move, newer, older, openAddress, startMessages,
 import { startOverview } from "./overview.js";
 
 const VIEWS = ["overview", "messages", "mail", "account", "queue", "quarantine", "dmarc"];
-/** The views that stand below another one in the list of views. */
+/** The views that belong to another one in the list of views. */
 const BELOW = { account: "mail", queue: "mail", quarantine: "mail", dmarc: "mail" };
 const TITLES = {
   overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante",
@@ -39,7 +39,7 @@ function showView() {
   openMailView(address.search).catch((error) => console.error(error));
 }
 
-/** What only servers with mail need is loaded when it is looked at. */
+/** What only servers with mail need is loaded when it is first opened. */
 async function openMailView(search) {
   if (view === "mail") (await import("./mail.js")).openMail();
   if (view === "account") (await import("./account.js")).openAccount(search);
@@ -88,7 +88,7 @@ function onKey(event) {
     else closeDetail();
     return;
   }
-  // WCAG 2.2, 2.1.4: shortcuts of a single key can be switched off, for those who speak to their machine.
+  // WCAG 2.2, 2.1.4: shortcuts of a single key can be switched off, for those who use speech input.
   if (!byId("shortcuts").checked || isTyped(event.target)) return;
   const act = KEYS[event.key];
   const isOver = modal && !(modal.id === "detail" && ["j", "k"].includes(event.key));

@@ -32,14 +32,14 @@ export function fillTable(scroll, body, items, row) {
   body.replaceChildren(...items.map(row));
 }
 
-/** What stands above a list of deliveries; `none` when there are none. */
+/** The text above a list of deliveries; `none` when there are none. */
 export function deliveriesText({ deliveries, hasMore, isOn }, none) {
   if (!isOn) return "The delivery journal is switched off (mail.journal.days).";
   if (deliveries.length === 0) return none;
   return hasMore ? `The newest ${count(deliveries.length)}:` : "";
 }
 
-/** A delivery. Nothing of the content of a message is in it. */
+/** A delivery. It contains nothing of the message's content. */
 export function deliveryRow(delivery) {
   const { at, outcome, reason, code, status, sender, recipient, address, peer, hello, listener, isTls, bytes: size, id } = delivery;
   const [text, kind] = OUTCOMES[outcome] ?? [outcome, "warn"];

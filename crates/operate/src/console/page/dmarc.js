@@ -1,4 +1,4 @@
-// What DMARC found of received mail: the domains of a day, and where the mail of one came from.
+// DMARC results of received mail: the domains of a day, and where the mail of one came from.
 
 import { Failure, post, query } from "./api.js";
 import { fillTable } from "./deliveries.js";
@@ -22,7 +22,7 @@ let domain;
 
 const linkToDmarc = (fields) => `#/dmarc?${query(fields)}`;
 
-/** Asks what DMARC found; an answer has one field, named by its kind. */
+/** Queries the DMARC results; an answer has one field, named by its kind. */
 const ask = (operation) => post("admin/v1/dmarc", { by: "the console", operation });
 
 /** Shows what the address of the page names. */

@@ -1,4 +1,4 @@
-// Small helpers around the document. Texts become text nodes and never markup, whatever they hold.
+// Small helpers around the document. Strings become text nodes and never markup, whatever they contain.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ export function el(name, properties = {}, ...children) {
   return element;
 }
 
-/** Puts a text in place, and leaves the document alone when it is there already. */
+/** Replaces an element's text, and leaves the document alone when it is unchanged. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -61,7 +61,7 @@ export function confirm({ title, text, yes, no }) {
 
 let toastTimer;
 
-/** Says something in passing, also to those who listen. */
+/** Shows a brief message, which screen readers announce. */
 export function toast(text) {
   const place = byId("toast");
   place.textContent = text;
@@ -73,7 +73,7 @@ export function toast(text) {
   }, 2500);
 }
 
-/** Copies a text, and says so. */
+/** Copies a text, and shows a message about it. */
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);

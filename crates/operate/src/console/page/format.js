@@ -90,11 +90,11 @@ export function fromBase64(text) {
 }
 
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-// Controls other than tab, line feed and carriage return are in no text that people have written.
+// Text that people have written has no control characters other than tab, line feed and carriage return.
 // eslint-disable-next-line no-control-regex
 const CONTROLS = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/;
 
-/** A payload as text, or null when it is none. */
+/** A payload as text, or null when it is not text. */
 export function asText(payload) {
   try {
     const text = strict.decode(payload);

@@ -16,10 +16,10 @@ const DELIVERIES_EVERY_MS = 5_000;
 let plots;
 let accountsAt = 0;
 let deliveriesAt = 0;
-/** What deliveries are asked for, and which answer is waited for: an older one that comes late is left out. */
+/** The filter of deliveries, and the current request: an older answer that arrives late is ignored. */
 let about = "";
 let asked = 0;
-/** The pages of accounts that were asked for; the first is asked again at its interval. */
+/** The pages of accounts that were loaded; the first is reloaded at its interval. */
 let accounts = [];
 let nextAccounts;
 
@@ -161,7 +161,7 @@ function showErrors(mail) {
   setText(byId("errors-note"), mail.errors.length === 0 ? "Nothing went wrong since the start." : "");
 }
 
-/** Rows of a name and of numbers; they are made anew when something changed. */
+/** Rows of a name and of numbers; they are recreated when something changed. */
 function replaceRows(body, lines) {
   const key = JSON.stringify(lines);
   if (body.dataset.shown === key) return;

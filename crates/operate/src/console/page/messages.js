@@ -13,7 +13,7 @@ const SHOWN_BYTES_MAX = 65_536;
 const HASH = /^(0x)?[0-9a-fA-F]{64}$/;
 const HOUR_MS = 3_600_000;
 
-/** What is searched, and the pages up to the one that is shown: the cursor with which each began. */
+/** The current search, and the pages up to the one that is shown: the cursor with which each began. */
 let asked = { fields: {}, prefix: "" };
 let cursors = [""];
 let next = "";
@@ -50,7 +50,7 @@ export function startMessages() {
   wide.addEventListener("change", closeDetail);
 }
 
-/** What the form says, as the archive and the live stream want it. */
+/** The form's content, as the archive and the live stream expect it. */
 function readForm() {
   const text = byId("topic").value.trim();
   const isPrefix = byId("mode").value === "prefix" && text !== "";
@@ -73,7 +73,7 @@ function readRange() {
   }
 }
 
-/** Searches anew what the form says. */
+/** Starts a new search with the form's content. */
 export function search() {
   stopTail();
   const { fields, prefix } = readForm();
@@ -85,7 +85,7 @@ export function search() {
   return load();
 }
 
-/** The search as a part of the page's address, so that it can be kept and handed on. */
+/** The search as a part of the page's address, so that it can be saved and shared. */
 export function addressOf() {
   const topic = byId("topic").value.trim();
   const mode = topic && byId("mode").value === "prefix" ? "prefix" : "";
@@ -236,7 +236,7 @@ function row(entry) {
   return line;
 }
 
-/** Moves the focus in the list, by so many rows. */
+/** Moves the focus in the list, by this many rows. */
 export function move(by) {
   const lines = [...byId("rows").children];
   if (lines.length === 0) return;
@@ -260,11 +260,11 @@ function openDetail(line) {
   if (dialog.open) return;
   if (wide.matches) dialog.show();
   else dialog.showModal();
-  // Beside the list the focus stays there, so that j and k go on.
+  // Beside the list the focus stays there, so that j and k continue.
   if (wide.matches) line.querySelector("button").focus();
 }
 
-/** Whether a message was shown, and is no more. */
+/** Closes the message, and returns whether one was shown. */
 export function closeDetail() {
   const dialog = byId("detail");
   if (!dialog.open) return false;
@@ -344,7 +344,7 @@ function payloadParts(payload) {
   ];
 }
 
-/** Starts the live tail with what the form says, or stops it. What has arrived stays in view. */
+/** Starts the live tail with the form's content, or stops it. Messages that have arrived stay in view. */
 export function toggleTail() {
   if (tail) return stopTail();
   running?.abort();

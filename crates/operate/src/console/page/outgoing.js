@@ -15,10 +15,10 @@ let now = 0;
 
 export const linkToQueue = (filter) => `#/queue?${query(filter)}`;
 
-/** A time in seconds since 1970, as it is from now. */
+/** A time in seconds since 1970, relative to now. */
 export const fromNow = (seconds, nowMs) => (seconds * 1000 > nowMs ? `in ${duration(seconds * 1000 - nowMs)}` : ago(seconds * 1000, nowMs));
 
-/** Asks the queue; an answer has one field, named by its kind. */
+/** Queries the queue; an answer has one field, named by its kind. */
 export const askQueue = (operation) => post("admin/v1/queue", { by: "the console", operation });
 
 /** A word of a command, quoted for a shell if it must be. */
@@ -30,12 +30,12 @@ export function command(text) {
   return el("span", { class: "command" }, el("code", {}, text), " ", button);
 }
 
-/** Forgets when it was asked, so that the next state asks again. */
+/** Forgets when it was queried, so that the next state queries it again. */
 export function openOutgoing() {
   askedAt = 0;
 }
 
-/** Shows the block. What the metrics say is for everybody, the rest for operators. */
+/** Shows the block. The metrics are shown to everybody, the rest to operators. */
 export async function showOutgoing(state) {
   const { mail, hasAdmin } = state;
   now = state.now;
@@ -72,7 +72,7 @@ function showFacts({ outgoing = {} }, { waiting, held, oldestDue }) {
   ]);
 }
 
-/** Shows that everything is held, and what lets it go. */
+/** Shows that everything is held, and the command that releases it. */
 export function showHeld(held, place = byId("outgoing-held"), changed = openOutgoing) {
   const key = JSON.stringify(held);
   if (place.dataset.shown === key) return;
@@ -90,7 +90,7 @@ async function releaseAll(changed) {
   changed();
 }
 
-/** Changes the queue, and says how many recipients were changed; returns whether the server did it. */
+/** Changes the queue, and shows how many recipients were changed; returns whether the server did it. */
 export async function changeQueue(operation, done) {
   try {
     const { changed } = await askQueue(operation);

@@ -1,4 +1,4 @@
-// The server at a glance: asks for its state every second, and shows it.
+// The server at a glance: requests its state every second, and shows it.
 
 import { Failure, get, query, remove } from "./api.js";
 import { byId, confirm, el, keepRows, setFacts, setText, toast } from "./dom.js";
@@ -50,7 +50,7 @@ export function follow(take) {
   if (state) take(state, history);
 }
 
-/** Begins to ask, and goes on for as long as the page is open. */
+/** Begins to poll, and continues while the page is open. */
 export async function startOverview() {
   plots = {
     messages: new Lines(byId("plot-messages"), "Messages per second", [
@@ -65,7 +65,7 @@ export async function startOverview() {
   };
   document.addEventListener("visibilitychange", () => wakeUp?.());
   for (;;) {
-    // An answer that is not as expected is shown as an error; the next one may be again.
+    // An answer that is not as expected is logged as an error; the next one may be fine again.
     if (!document.hidden) await poll().catch((error) => console.error(error));
     await pause();
   }
@@ -87,12 +87,12 @@ async function poll() {
   try {
     const since = history.at.at(-1) ?? 0;
     const answer = await get(`console/v1/state?${query({ since })}`, { patienceMs: 10_000 });
-    // Without a server there is nothing to show; with one that is busy there is what was shown before.
+    // Without a server there is nothing to show; when it is busy, the page keeps showing what it has.
     if (answer.server.startedAt !== startedAt) {
       const isFirst = startedAt === undefined;
       startedAt = answer.server.startedAt;
       history = emptyHistory();
-      if (!isFirst && since > 0) return void (await poll()); // it was started anew: its history begins before our last point
+      if (!isFirst && since > 0) return void (await poll()); // it was restarted: its history begins before our last point
     }
     failures = 0;
     state = answer.server;
@@ -251,7 +251,7 @@ function showDays(held) {
   byId("days-rows").replaceChildren(...rows.reverse());
 }
 
-/** What a server with mail shows of it here; the rest is a view of its own. */
+/** What a server with mail shows of it here; the rest is in its own view. */
 function showMail() {
   const { mail } = state;
   document.body.classList.toggle("has-no-mail", !mail);

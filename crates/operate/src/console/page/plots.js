@@ -87,7 +87,7 @@ class Figure {
     this.showValues(null);
   }
 
-  /** Whether there is anything to see: a plot of zeros alone is no plot. */
+  /** Whether there is anything to see: a plot of zeros only is not shown. */
   hasValues() {
     const [at, ...columns] = this.data;
     return at.length > 0 && columns.some((column) => column.some((value) => value !== null && value !== 0));
@@ -166,7 +166,7 @@ export class Bars extends Figure {
         (_plot, splits) => splits.map((at) => (Number.isInteger(at) ? this.moment(at).slice(5) : "")),
         (value) => this.format(value),
       ),
-      // The second column is written beside the bars, and has none of its own.
+      // The second column is written beside the bars, and has no bars.
       series: [{}, ...this.series.map((one, index) => (index === 0 ? { paths: bars, fill: colour(one.colour), points: { show: false } } : { show: false }))],
       hooks: this.hooks(),
     };

@@ -13,14 +13,14 @@ const COLUMNS = ["Subject", "From and to", "Reason", "Received", "Size", "Action
 let isBuilt = false;
 let filter = {};
 let askedAt = 0;
-/** Which answer is waited for: one of the list before is left out. */
+/** The current request: answers about the previous list are ignored. */
 let asked = 0;
 let messages = [];
 let next;
 
 export const linkToQuarantine = (wanted) => `#/quarantine?${query(wanted)}`;
 
-/** Asks the quarantine; an answer has one field, named by its kind. */
+/** Queries the quarantine; an answer has one field, named by its kind. */
 const ask = (operation) => post("admin/v1/quarantine", { by: "the console", operation });
 
 /** Shows what the address of the page names. */
@@ -75,14 +75,14 @@ function search(event) {
   else location.hash = wanted;
 }
 
-/** Asks at once. */
+/** Polls at once. */
 function again() {
   askedAt = 0;
   show();
 }
 
 function show() {
-  // While further pages are shown the list stays as it is: a reader is somewhere in it.
+  // While further pages are shown the list is not refreshed: somebody is reading it.
   if (byId("quarantine").hidden || messages.length > SHOWN || Date.now() - askedAt < EVERY_MS) return;
   askedAt = Date.now();
   read();
@@ -184,7 +184,7 @@ async function drop(item) {
   await change({ do: "drop", ids: [item.id] }, item, ({ dropped }) => (dropped === 0 ? "It is not in quarantine any more" : "Dropped"));
 }
 
-/** Changes the quarantine, and says what became of it. */
+/** Changes the quarantine, and shows the result. */
 async function change(operation, item, textOf) {
   try {
     const text = textOf(await ask(operation));
@@ -196,7 +196,7 @@ async function change(operation, item, textOf) {
     return;
   }
   if (byId("quarantined").dataset.shown === String(item.id)) closeShown();
-  // From the first page on: what was changed has left it.
+  // From the first page on: messages that were changed are no longer in it.
   messages = messages.slice(0, SHOWN);
   again();
 }

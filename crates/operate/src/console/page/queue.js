@@ -15,14 +15,14 @@ const ACTS = {
   release: { name: "Release", done: "released" },
   drop: { name: "Drop", done: "dropped" },
 };
-/** What can be done in each state. */
+/** The actions that are possible in each state. */
 const ACTS_OF = { due: ["retry", "hold", "drop"], trying: ["hold", "drop"], held: ["release", "drop"] };
 const COLUMNS = ["Recipient", "State", "Next attempt", "Attempts", "Last reply", "Actions"];
 
 let isBuilt = false;
 let filter = {};
 let askedAt = 0;
-/** Which answer is waited for: one of the list before is left out. */
+/** The current request: answers about the previous list are ignored. */
 let asked = 0;
 let recipients = [];
 let next;
@@ -78,14 +78,14 @@ function search(event) {
   else location.hash = wanted;
 }
 
-/** Asks at once. */
+/** Polls at once. */
 function again() {
   askedAt = 0;
   show();
 }
 
 function show() {
-  // While further pages are shown the list stays as it is: a reader is somewhere in it.
+  // While further pages are shown the list is not refreshed: somebody is reading it.
   if (byId("queue").hidden || recipients.length > SHOWN || Date.now() - askedAt < EVERY_MS) return;
   askedAt = Date.now();
   read();
@@ -112,7 +112,7 @@ async function read(after) {
 function showList() {
   byId("queue-scroll").hidden = recipients.length === 0;
   byId("queue-more").hidden = next === undefined;
-  // A row is made anew when something of it has changed.
+  // A row is recreated when a part of it has changed.
   keepRows(byId("queue-rows"), recipients, (item) => JSON.stringify(item), row);
 }
 
@@ -134,7 +134,7 @@ function row(item) {
   );
 }
 
-/** Buttons for all that match; without a filter the command line is the place. */
+/** Buttons for all that match; without a filter, use the command line. */
 function showBulk() {
   const { domain, sender, held } = filter;
   const place = byId("queue-bulk");
@@ -158,7 +158,7 @@ async function change(name, which, about) {
   if ((name === "drop" || !isOne) && !(await confirm(asks))) return;
   const operation = name === "hold" ? { do: name, which, why: "by an operator, on the console" } : { do: name, which };
   if (!(await changeQueue(operation, done))) return;
-  // From the first page on: what was changed may stand elsewhere now.
+  // From the first page on: what was changed may have moved.
   recipients = recipients.slice(0, SHOWN);
   again();
 }

@@ -1,17 +1,17 @@
-// The live tail: messages as they arrive, by the server's event stream. When the connection breaks it is opened again where
-// it broke off; then what was there shortly before comes again, and is known by its hash, or by being from before the tail.
+// The live tail: messages as they arrive, by the server's event stream. When the connection breaks it is reopened where it broke
+// off; messages from shortly before are then sent again, and are recognized by their hash, or by being older than the tail.
 
 import { Failure, parse, query, readEvents, send } from "./api.js";
 
 const RETRY_MS = 1_000;
 const RETRY_MS_MAX = 15_000;
-/** The server says something at least every quarter of this: when it doesn't, the connection is dead. */
+/** The server sends something at least every quarter of this: when it doesn't, the connection is dead. */
 const SILENCE_MS_MAX = 60_000;
-/** Hashes that are remembered: of more messages than come again. */
+/** The most hashes that are remembered: more than the messages that are sent again. */
 const KNOWN_MAX = 10_000;
 
 export class Tail {
-  /** `take` gets each message, `tell` what becomes of the stream: a kind and a text for people. */
+  /** `take` gets each message, `tell` the stream's changes of state: a kind and a text for people. */
   constructor(fields, { take, tell }) {
     this.fields = fields;
     this.take = take;
@@ -46,7 +46,7 @@ export class Tail {
       } catch (error) {
         if (signal.aborted) return;
         const isFinal = error instanceof Failure && error.status >= 400 && error.status < 500;
-        // The message from which we wanted to go on may have been removed meanwhile.
+        // The message after which we wanted to continue may have been removed meanwhile.
         if (isFinal && this.cursor) this.cursor = undefined;
         else if (isFinal) return this.tell("ended", error.message);
         else this.tell("waiting", error instanceof Failure ? error.message.replace(/\.$/, "") : "the stream broke off");
@@ -77,7 +77,7 @@ export class Tail {
     return true;
   }
 
-  /** Readers that were too slow, and those of a server that is full, stops or can't go on now, come again; who was closed does not. */
+  /** Readers that were too slow, and those of a server that is full, stops or can't continue now, reconnect; closed ones don't. */
   takeLeave({ reason, text }) {
     const comesAgain = ["slow", "full", "unavailable", "stopping", "lost", "expired"].includes(reason);
     if (!comesAgain) this.ended = text ?? reason;

@@ -1,4 +1,4 @@
-//! The rows of accounts against what is counted.
+//! Compares the rows of accounts with counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,20 +23,20 @@ use crate::{
     },
 };
 
-/// Rows of an account that are counted in one view: some milliseconds. An account with more is counted in several, and
-/// again when it changed meanwhile.
+/// The most rows of an account that are counted in one view: some milliseconds. Counting a larger account takes several views,
+/// and starts over when the account changes meanwhile.
 const COUNT_ROWS_MAX: usize = 50_000;
-/// How often a large account is counted that changes all the time, before it is passed over.
+/// How often counting a large account that keeps changing is tried, before it is skipped.
 const COUNT_TRIES: u32 = 3;
-/// Accounts whose names are held at a time.
+/// How many accounts are held in memory at a time.
 const ACCOUNTS: usize = 4_096;
 
-/// What is counted of a kind.
+/// What was counted of a kind.
 #[derive(Default)]
 struct Counted {
     records: u64,
     tombstones: u64,
-    /// The last revision in any row.
+    /// The highest revision in any row.
     revision: Revision,
     /// The highest id.
     id: RecordId,
@@ -45,7 +45,7 @@ struct Counted {
 type Counts = BTreeMap<Kind, Counted>;
 
 impl Check<'_> {
-    /// Sees that the rows of all accounts are right.
+    /// Checks the rows of all accounts.
     pub(super) fn accounts(&mut self) -> Result<(), Error> {
         let mut after: Option<KeyBuf> = None;
         loop {
@@ -82,7 +82,7 @@ impl Check<'_> {
                 let (is_done, after) =
                     store.read(|view| Ok((count.go_on(view)?, AccountRow::read(view, account)?)))?;
                 if after != before {
-                    break; // it was changed: what was counted are two things
+                    break; // it changed, so the counts are of two different states
                 }
                 if is_done {
                     self.compare(account, &before, &entry, &count.counts);
@@ -130,8 +130,8 @@ impl Check<'_> {
                 format!("it counts {} tombstones, and has {}", share.tombstones, counted.tombstones),
             );
         }
-        // The last commit that touched a kind left its revision on a record or a tombstone, or its tombstones are
-        // forgotten, which has raised the floor to it.
+        // The last commit that touched a kind left its revision on a record or a tombstone, or its tombstones were forgotten,
+        // which raised the floor to that revision.
         let last = counted.revision.max(share.floor);
         if share.state != last {
             self.note(
@@ -146,7 +146,7 @@ fn name(account: AccountId) -> String {
     format!("account {}", account.0)
 }
 
-/// The row of an account, and the row of the feed at its position.
+/// The row of an account, and the feed row at its position.
 fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, FeedEntry), Error> {
     let row = AccountRow::read(view, account)?;
     let key = feed_key(row.position);
@@ -157,15 +157,15 @@ fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, FeedEntry), 
     Ok((row, entry))
 }
 
-/// What is in the feed at the position of an account's last commit.
+/// The feed row at the position of an account's last commit.
 enum FeedEntry {
     Missing,
-    /// A row; `None` when it is damaged.
+    /// `None` when the row is damaged.
     Row(Option<Touched>),
 }
 
 impl FeedEntry {
-    /// What is wrong with it. A damaged row is found when the feed is walked through.
+    /// What is wrong with it, if anything. A damaged row is found when the feed is checked.
     fn is_wrong(&self, account: AccountId, revision: Revision) -> Option<String> {
         match self {
             Self::Missing => Some("its last commit is not in the feed".into()),
@@ -180,10 +180,10 @@ impl FeedEntry {
     }
 }
 
-/// A count of an account while it goes on.
+/// A count of an account in progress.
 struct Count {
     counts: Counts,
-    /// What is left to walk through, the next last.
+    /// The ranges that are left to count; the next one is the last.
     ranges: Vec<CountRange>,
 }
 
@@ -201,7 +201,7 @@ impl CountRange {
 }
 
 impl Count {
-    /// The count of an account: its records, and the tombstones of the kinds that its row knows.
+    /// Starts counting an account: its records, and the tombstones of the kinds in its row.
     fn of(account: AccountId, row: &AccountRow) -> Self {
         let tombstones = row.kinds.iter().map(|share| tombstone_prefix(account, share.kind));
         let mut ranges: Vec<_> = tombstones.map(|prefix| CountRange::new(HISTORY, prefix)).collect();
@@ -209,7 +209,7 @@ impl Count {
         Self { counts: Counts::new(), ranges }
     }
 
-    /// Counts as far as one view goes; answers whether everything is counted.
+    /// Counts as much as one view allows; returns whether the count is complete.
     fn go_on(&mut self, view: &View<'_>) -> Result<bool, Error> {
         let mut left = COUNT_ROWS_MAX;
         while let Some(mut range) = self.ranges.pop() {
@@ -242,7 +242,7 @@ impl Count {
         Ok(true)
     }
 
-    /// Counts a row. A damaged one counts as what it is, and has no revision.
+    /// Counts a row. A damaged one is counted, but without a revision.
     fn count_row(&mut self, table: Table, key: &[u8], value: &[u8]) {
         if table == STATE {
             let Some((_, kind, id)) = decode_state_key(key) else { return };

@@ -28,8 +28,8 @@ use crate::{
 
 const OTHER: AccountId = AccountId(9);
 
-/// Emails 1 to 4 of revision 1; 2 got other properties by revision 2, 3 another body by 3, 4 is gone since 4. Another account
-/// has one mailbox. A follower has seen some of it.
+/// Emails 1 to 4 are created by revision 1. Revision 2 changed the properties of 2, revision 3 the body of 3, and revision 4
+/// destroyed 4. Another account has one mailbox. A follower has seen some of it.
 async fn filled() -> (TempDir, Arc<Engine>) {
     let (folder, engine) = engine();
     make(&engine, (1..=4).map(|n| create(email(1, n)))).await;
@@ -62,7 +62,7 @@ async fn write(store: &Store, damage: impl FnOnce(&mut Batch<'_>) + Send + 'stat
     done.await.unwrap();
 }
 
-/// What is found after a damage, as texts.
+/// The findings after a damage, as texts.
 async fn findings(damage: impl FnOnce(&mut Batch<'_>) + Send + 'static) -> Vec<String> {
     let (_folder, engine) = filled().await;
     write(&engine.store, damage).await;
@@ -71,7 +71,7 @@ async fn findings(damage: impl FnOnce(&mut Batch<'_>) + Send + 'static) -> Vec<S
     report.findings.iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
 }
 
-/// A damage is found, once, and named.
+/// Asserts that a damage is found exactly once, with this text.
 async fn assert_found(expected: &str, damage: impl FnOnce(&mut Batch<'_>) + Send + 'static) {
     let findings = findings(damage).await;
     assert!(findings.len() == 1 && findings[0].contains(expected), "{expected:?}, found {findings:#?}");
@@ -154,7 +154,7 @@ async fn damage_of_records_is_found() {
     })
     .await;
     assert_found("account 7 kind 1 record 1: it was created by 0", |batch| {
-        // Findings about its history come from there alone.
+        // Its history is checked only from the record, so there is one finding.
         change_state(batch, RecordId(1), |row| row.created = Revision(0));
     })
     .await;
@@ -238,7 +238,7 @@ async fn damage_of_the_history_is_found() {
     .await;
     assert_found("account 7 kind 1: it counts 1 tombstones, and has 0", move |batch| {
         batch.delete(HISTORY, &gone(4, 4));
-        change_kind(batch, |share| share.floor = Revision(4)); // as if it had been forgotten, but for the count
+        change_kind(batch, |share| share.floor = Revision(4)); // as if the tombstone had been forgotten, except for the count
     })
     .await;
     assert_found("table history key 07: it is no key", |batch| batch.put(HISTORY, &[7], &[])).await;
@@ -439,7 +439,7 @@ fn a_window_knows_its_marks() {
     }
 }
 
-/// Creates, changes and destroys emails in some accounts until it is asked to stop.
+/// Creates, changes and destroys emails in some accounts until `is_over`.
 async fn keep_committing(engine: &Arc<Engine>, is_over: &AtomicBool) {
     for round in 0_u64.. {
         if is_over.load(Ordering::SeqCst) {

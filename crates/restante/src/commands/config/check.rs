@@ -1,4 +1,4 @@
-//! What would keep a server from starting with its settings, as far as it can be seen without starting one.
+//! Finds what would prevent a server from starting with its settings, as far as possible without starting one.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use crate::{commands::serve::read_token, config::Config, doors, open_files, secr
 /// What is wrong with the settings on this machine.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// A server would not start.
+    /// Would prevent a server from starting.
     pub(crate) problems: Vec<String>,
-    /// A server would start, and not do all that the settings say.
+    /// A server would start, but not do everything that the settings say.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn check(config: &Config) -> Findings {
 }
 
 impl Findings {
-    /// Notes the error of something that a key names.
+    /// Adds the error of something that a key names.
     pub(crate) fn note<T>(&mut self, key: &str, result: anyhow::Result<T>) {
         if let Err(error) = result {
             self.problems.push(format!("{key}: {error:#}"));
@@ -41,7 +41,7 @@ impl Findings {
     }
 }
 
-/// A data folder that is not there is created at the start, with those above it.
+/// A data folder that does not exist is created at the start, including its parents.
 fn check_data_dir(data_dir: &Path, findings: &mut Findings) {
     let nearest = data_dir.ancestors().find(|folder| folder.exists());
     if let Some(path) = nearest.filter(|path| !path.is_dir()) {

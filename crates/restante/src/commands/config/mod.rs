@@ -35,7 +35,7 @@ pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line for each finding. Warnings alone are no failure: a server would start.
+/// Prints a line for each finding. Warnings only are no failure: a server would start.
 fn check(effective: &Effective, out: &mut dyn Write) -> io::Result<ExitCode> {
     let findings = check::check(&effective.config);
     for warning in &findings.warnings {
@@ -52,7 +52,7 @@ fn check(effective: &Effective, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line a key, which is TOML again; the origins stand in comments, one below the other.
+/// Prints a line for each key, as valid TOML, with the origins in aligned comments.
 fn show(effective: &Effective, out: &mut dyn Write) -> io::Result<()> {
     let lines: Vec<(String, &Origin)> =
         effective.shown().map(|(key, value, origin)| (format!("{key} = {value}"), origin)).collect();

@@ -36,7 +36,7 @@ pub(crate) struct CloseFlags {
     yes: bool,
 }
 
-/// The answer to a DELETE.
+/// The response to a DELETE.
 #[derive(Debug, Deserialize)]
 struct Closed {
     closed: u64,
@@ -67,7 +67,7 @@ async fn close_ids(client: &RestClient, ids: &[SessionId]) -> anyhow::Result<Exi
     Ok(if closed == ids.len() as u64 { ExitCode::SUCCESS } else { exit::found_wrong() })
 }
 
-/// Whether a server that shows sessions knows none of this id. One that shows none says 404 as well, in other words.
+/// Whether the server supports sessions but does not know this id. A server without sessions also returns 404, but with another text.
 fn is_session_gone(error: &anyhow::Error) -> bool {
     let is_gone = |refused: &Refused| {
         refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no session has this id")
@@ -91,7 +91,7 @@ async fn close_user(client: &RestClient, flags: &CloseFlags, user: &str) -> anyh
     Ok(if complete { ExitCode::SUCCESS } else { exit::found_wrong() })
 }
 
-/// Whether several sessions are to be closed: the person is asked.
+/// Whether the sessions should be closed: asks the user if there are several.
 async fn is_meant(client: &RestClient, path: &str, user: &str) -> anyhow::Result<bool> {
     let body = client.get(path).await?;
     let page: SessionPage =

@@ -42,7 +42,7 @@ pub(crate) async fn run(flags: &CountFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks a server for its counts.
+/// Requests the counts of a server.
 pub(super) async fn ask(client: &RestClient) -> anyhow::Result<SessionCounts> {
     let body = client.get(&format!("{SESSIONS_PATH}/counts")).await?;
     serde_json::from_slice(&body).context("the server's answer has no counts of sessions")

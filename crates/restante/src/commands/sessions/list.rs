@@ -44,12 +44,12 @@ pub(crate) struct ListFlags {
     format: Option<Format>,
 }
 
-/// Sessions that are asked for at once: as many as a server gives, because it walks through its table for each page.
+/// Sessions per request: the maximum of a server, because it walks through its table for each page.
 const PAGE_SESSIONS: u64 = 10_000;
-/// Characters of a user, and of other columns, that a table shows at most: a peer id has 53.
+/// The most characters of a user that a table shows, and of other columns: a peer id has 53.
 const USER_WIDTH_MAX: usize = 53;
 const COLUMN_WIDTH_MAX: usize = 24;
-/// Characters of what is remembered about a session that a table shows.
+/// The most characters of a session's info that a table shows.
 const INFO_CHARS_MAX: usize = 80;
 
 pub(crate) async fn run(flags: &ListFlags) -> anyhow::Result<ExitCode> {
@@ -111,7 +111,7 @@ struct Printer<W> {
     format: Format,
     names: BTreeMap<u32, String>,
     now: Timestamp,
-    /// Decided by the first page: later ones can't be waited for.
+    /// Set by the first page, since later pages are not known yet.
     widths: Option<Widths>,
     is_begun: bool,
 }
@@ -194,7 +194,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// How long ago the session was opened, which its id says, in the largest unit that fits.
+/// How long ago the session was opened, computed from its id, in the largest unit that fits.
 fn age(id: &str, now: Timestamp) -> String {
     let Ok(id) = id.parse::<SessionId>() else { return "?".to_owned() };
     let nanos = now.nanos().saturating_sub(id.opened_at().nanos());
@@ -207,7 +207,7 @@ fn age(id: &str, now: Timestamp) -> String {
     }
 }
 
-/// What is remembered about a session, on one line.
+/// The info of a session, on one line.
 fn show_info(session: &ShownSession) -> String {
     let shown = session.info.iter().map(|(key, value)| match value {
         Value::String(text) => format!("{key}={text}"),

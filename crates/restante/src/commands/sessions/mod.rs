@@ -1,4 +1,4 @@
-//! `restante sessions`: who is connected to a running server.
+//! `restante sessions`: the clients that are connected to a running server.
 
 mod close;
 mod count;
@@ -59,7 +59,7 @@ pub(crate) async fn run(command: SessionsCommand) -> anyhow::Result<ExitCode> {
     done.map_err(explain_token)
 }
 
-/// Where a server tells of sessions.
+/// The path of the sessions on a server.
 const SESSIONS_PATH: &str = "/admin/v1/sessions";
 
 /// A page of `GET /admin/v1/sessions`.
@@ -70,7 +70,7 @@ struct SessionPage {
     complete: bool,
 }
 
-/// A session as a server tells it, and as it is printed.
+/// A session as a server returns it, and as it is printed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownSession {
@@ -83,7 +83,7 @@ struct ShownSession {
     info: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The answer of `GET /admin/v1/sessions/counts`.
+/// The response of `GET /admin/v1/sessions/counts`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SessionCounts {

@@ -7,16 +7,16 @@ use restante_blobs::{EngineUrl, Metrics, Opened, S3Keys};
 
 use crate::{clock, commands::backup::is_used, config::Config, doors::mail::records::check_is_used, secrets};
 
-/// Where the keys of an S3 storage are when the settings have none, as for other programs.
+/// The environment variables with the keys of an S3 storage, used when the settings have none, as by other programs.
 const ACCESS_KEY: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 
-/// Opens the blobs of the settings, and makes their place when it is not there.
+/// Opens the blobs of the settings; creates their storage if it does not exist.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     open_at(config, config.blobs_url(), metrics).await
 }
 
-/// Opens blobs elsewhere, with the other settings.
+/// Opens blobs at another location, with the other settings unchanged.
 pub(crate) async fn open_at(config: &Config, url: EngineUrl, metrics: Metrics) -> anyhow::Result<Opened> {
     let s3 = &config.blobs.s3;
     let s3_keys = match url {
@@ -39,7 +39,7 @@ pub(crate) async fn open_at(config: &Config, url: EngineUrl, metrics: Metrics) -
     opened.with_context(|| format!("can't open the blobs {url}"))
 }
 
-/// What requests to an S3 storage are signed with: the settings, or the environment.
+/// The keys that sign requests to an S3 storage: from the settings, or from the environment.
 fn s3_keys(access_key: &str, secret_key_file: &Path) -> anyhow::Result<S3Keys> {
     let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     let access_key = match access_key {
@@ -63,7 +63,7 @@ fn s3_keys(access_key: &str, secret_key_file: &Path) -> anyhow::Result<S3Keys> {
     Ok(S3Keys { access_key, secret_key })
 }
 
-/// Whether there are blobs to back up. Those that are elsewhere say by themselves that they are not in the backup.
+/// Whether there are blobs to back up. Blobs that are elsewhere report themselves that they are not in the backup.
 pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     match config.blobs_url() {
         EngineUrl::Files(folder) => is_used(&folder),
@@ -72,12 +72,12 @@ pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     }
 }
 
-/// The same for a command, which makes nothing: blobs that are not there are a place that was mistyped.
+/// The same for a command, which creates nothing: if the blobs do not exist, their location was mistyped.
 pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     open_existing_at(config, config.blobs_url()).await
 }
 
-/// The same for blobs elsewhere.
+/// The same for blobs at another location.
 pub(crate) async fn open_existing_at(config: &Config, url: EngineUrl) -> anyhow::Result<Opened> {
     if let EngineUrl::Files(folder) = &url {
         check_is_used("blobs", &url.to_string(), folder)?;

@@ -1,4 +1,4 @@
-//! Checks of mail from outside, as the settings ask for them.
+//! Checks of incoming mail from other servers, as the settings request them.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -19,21 +19,21 @@ use tracing::{info, warn};
 use super::reporting::{Reporting, ReportingParts};
 use crate::{config::Config, signals::Stop};
 
-/// Answers of name servers that are kept: names of clients and keys of signatures are asked for again and again.
+/// The most DNS answers that are cached: names of clients and keys of signatures are queried again and again.
 const ANSWERS_MAX: u64 = 65_536;
-/// How often mail is removed from the quarantine whose days are over.
+/// How often expired mail is removed from the quarantine.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Checks that are made, and what they remember.
+/// The active checks, and what they remember.
 pub(super) struct Checking {
     checks: Checks,
     greylist: Option<Arc<Greylist>>,
-    /// What they find is counted and reported.
+    /// Counts and reports the results.
     reporting: Option<Reporting>,
 }
 
 impl Checking {
-    /// Opens what checks need; `None` when the settings want none, or no mail comes from other servers.
+    /// Opens what the checks need; `None` when the settings disable them, or no mail comes from other servers.
     pub(super) async fn open(
         config: &Config,
         filter: Option<Arc<Rspamd>>,
@@ -73,7 +73,7 @@ impl Checking {
         self.checks.clone()
     }
 
-    /// Writes what is remembered now and then, and reports what was found, until the server stops.
+    /// Writes the remembered data periodically, and reports the results, until the server stops.
     pub(super) fn spawn(&self, stop: &Stop) -> Vec<JoinHandle<()>> {
         let mut tasks = Vec::new();
         if let Some(reporting) = &self.reporting {
@@ -91,7 +91,7 @@ impl Checking {
         tasks
     }
 
-    /// Writes what was learned last.
+    /// Writes what was learned since the last write.
     pub(super) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
         let Some(greylist) = &self.greylist else { return Ok(()) };
         let saved = timeout(limit, greylist.save()).await;
@@ -110,13 +110,13 @@ pub(super) fn open_filter(config: &Config) -> anyhow::Result<Option<Arc<Rspamd>>
     Ok(filter.map(Arc::new))
 }
 
-/// The filter, if it learns from users. They move what came by LMTP, too.
+/// The filter, if it learns from users. Users also move mail that came by LMTP.
 pub(super) fn learning(filter: Option<&Arc<Rspamd>>) -> Option<Arc<dyn Filter>> {
     let filter = filter.filter(|filter| filter.learns())?;
     Some(filter.clone())
 }
 
-/// Removes mail from the quarantine that was kept long enough, every hour until the server stops.
+/// Removes mail from the quarantine when its time is over, every hour until the server stops.
 pub(super) async fn expire(quarantine: Quarantine, stop: Stop) {
     let mut turns = interval(EXPIRE_INTERVAL);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
-//! Mail in the server: it opens records, blobs, the directory, the search index and the handle of mail, looks after them, and starts the doors
-//! JMAP, SMTP and LMTP.
+//! Mail in the server: opens records, blobs, the directory, the search index and the handle of mail, maintains them, and starts the
+//! doors JMAP, SMTP and LMTP.
 
 use std::{
     io::{self, Write},
@@ -57,7 +57,7 @@ use crate::{
     signals::Stop,
 };
 
-/// What a new server has of mail.
+/// The mail settings of a new server.
 const SETTINGS: &str = "
 [mail]
 enabled = true
@@ -216,7 +216,7 @@ impl HeldStore for restante_blobs::Opened {
     }
 }
 
-/// What the roles count.
+/// The metrics of the stores.
 #[derive(Default)]
 struct RoleMetrics {
     records: restante_records::Metrics,
@@ -254,13 +254,13 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
     Ok(Stores { records, blobs, removing, mismatch, key_file })
 }
 
-/// Other programs that sending works with, where there are any.
+/// External services that sending uses, if there are any.
 struct Outside {
     work: Option<Arc<dyn Work>>,
     learning: Option<Arc<dyn Filter>>,
 }
 
-/// Opens what mail is sent with.
+/// Opens everything needed for sending mail.
 async fn open_sending(
     shared: &Shared,
     stores: &Stores,
@@ -278,7 +278,7 @@ async fn open_sending(
     Sending::open(parts).await
 }
 
-/// The quarantine, whose mail is delivered as the queue delivers.
+/// The quarantine, which delivers released mail like the queue.
 fn open_quarantine(
     shared: &Shared,
     stores: &Stores,
@@ -291,7 +291,7 @@ fn open_quarantine(
     MailQuarantine { kept, local: sending.local() }
 }
 
-/// Whether clients read mail.
+/// Whether clients can read mail.
 pub(super) fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
 }
@@ -308,32 +308,32 @@ struct OpenMail {
     shared: Shared,
     stores: Stores,
     directory: Directory,
-    /// Until it runs.
+    /// Until it is started.
     follower: Option<Follower>,
     mail: Mail,
-    /// What became of deliveries, unless the settings want none.
+    /// The journal of deliveries, unless the settings disable it.
     journal: Option<DeliveryJournal>,
-    /// Only JMAP searches.
+    /// Used by JMAP only.
     search: Option<restante_search::Opened>,
-    /// Until it runs.
+    /// Until it is started.
     indexer: Option<Indexer>,
-    /// While it runs.
+    /// Once it was started.
     indexing: Option<search::Indexing>,
     queue: ServerQueue,
-    /// Only a server with mail sends some; any shows its queue.
+    /// Only a server with mail sends any; every server shows its queue.
     sending: Sending,
-    /// Only what other servers send is checked.
+    /// Only mail from other servers is checked.
     checking: Option<Checking>,
     quarantine: MailQuarantine,
-    /// Those of STARTTLS.
+    /// The certificates for STARTTLS.
     certificates: Option<Arc<Certificates>>,
-    /// Once it has started.
+    /// Once it was started.
     smtp: OnceLock<Arc<SmtpDoor>>,
     metrics: RoleMetrics,
     stores_metrics: StoresMetrics,
     tidy_metrics: TidyMetrics,
     usage_metrics: UsageMetrics,
-    /// Notified when an account was removed, whose mail is to be erased.
+    /// Notified when an account was removed, so that its mail is erased.
     account_removed: Arc<Notify>,
 }
 
@@ -398,7 +398,7 @@ impl OpenDoor for OpenMail {
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };
-        // A server that only has a directory for its operators has no mail to show.
+        // A server with only a directory for its operators has no mail to show.
         let facts: Vec<ShowFacts> = match has_jmap(config) || has_smtp(config) {
             true => vec![Arc::new(console::show)],
             false => Vec::new(),
@@ -415,7 +415,7 @@ impl OpenDoor for OpenMail {
 
     fn stores(&self) -> Vec<Store> {
         let config = self.config();
-        // A copy of records without their blobs would pass for a backup.
+        // A copy of records without their blobs would look like a complete backup.
         let missing = self.stores.mismatch.as_ref().filter(|mismatch| mismatch.blobs_are_missing);
         let blobs = self.stores.blobs.store(config).failing(missing.map(Mismatch::as_error));
         vec![self.stores.records.store(config), blobs]
@@ -454,7 +454,7 @@ impl OpenDoor for OpenMail {
             doors.push(Arc::new(JmapDoor::new(self.jmap_parts(), config.jmap.clone())));
         }
         if has_smtp(config) {
-            // From the same moment on, and as long as requests: what hangs is cut before the doors are closed.
+            // Starts at the same time and lasts as long as for requests: hanging connections are cut before the doors are closed.
             let stop_timeout = self.shared.bounds.limits.stop_timeout;
             let stop_timeout_ms = u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX);
             let smtp = SmtpConfig { stop_timeout_ms, ..config.smtp.clone() };
@@ -489,7 +489,7 @@ impl OpenDoor for OpenMail {
 
     async fn close(&self, limit: Duration) -> anyhow::Result<()> {
         if let Some(indexing) = &self.indexing {
-            indexing.ended(limit / 2).await; // it works with all stores
+            indexing.ended(limit / 2).await; // it uses all stores
         }
         let search = async {
             if let Some(search) = &self.search {

@@ -1,8 +1,8 @@
 //! Erases the mail of accounts that were removed.
 //!
-//! The directory notes a removed account in the commit that frees its address. What is found there is erased: at once, again at
-//! each start and each hour. So neither a crash nor a delivery that was accepted before the removal and stored behind it leaves
-//! anything. After [`KEPT_SECONDS`] nothing can come any more, and the note is removed.
+//! The directory records a removed account in the commit that frees its address. The mail of such an account is erased at once, and
+//! again at each start and each hour, so neither a crash nor a delivery that was accepted before the removal and stored after it leaves
+//! anything behind. After [`KEPT_SECONDS`] no more mail can arrive, and the note is removed.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,20 +24,20 @@ pub(crate) struct Eraser {
     pub(crate) directory: Directory,
     pub(crate) records: Arc<dyn restante_records::Upkeep>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Whose work it is, for the log of operations.
+    /// The actor for the log of operations.
     pub(crate) actor: Actor,
-    /// What became of deliveries, if the settings want that noted.
+    /// The journal of deliveries, unless the settings disable it.
     pub(crate) journal: Option<DeliveryJournal>,
-    /// The accounts whose entries of the journal this process has erased: erasing rewrites its files.
+    /// The accounts whose journal entries this process has erased: erasing rewrites the journal's files.
     pub(crate) journal_erased: Arc<Mutex<BTreeSet<AccountId>>>,
 }
 
 impl Eraser {
-    /// Erases the mail of all removed accounts, and returns of how many it erased something. `progress` gets the records of an
-    /// account that are erased. An account that fails does not keep it from the others.
+    /// Erases the mail of all removed accounts, and returns for how many accounts something was erased. `progress` receives the number
+    /// of erased records of an account. An account that fails does not stop the others.
     ///
     /// # Errors
-    /// The last of those of records; calling it again goes on.
+    /// The last error of the records; calling it again continues.
     pub(crate) async fn erase(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<u64, Error> {
         let (mut accounts, mut failed, mut after) = (0, None, None);
         loop {
@@ -61,7 +61,7 @@ impl Eraser {
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<u64, Error> {
         let RemovedAccount { account, address, .. } = removed;
-        // A delivery may come between the erasing and the look at the clock: then it is found the next time.
+        // Read first: otherwise a delivery between the erasing and the reading of the clock would be missed when the note is removed.
         let is_over = self.clock.now().seconds().saturating_sub(removed.removed) > KEPT_SECONDS;
         let of_journal = self.erase_deliveries(removed, is_over).await;
         let records = self.mail.erase(*account, &*self.records, progress).await?;
@@ -77,7 +77,7 @@ impl Eraser {
         Ok(records)
     }
 
-    /// Erases the entries of an account in the journal of deliveries: once in the life of this process, and at the end.
+    /// Erases the entries of an account in the journal of deliveries: once in the lifetime of this process, and at the end.
     async fn erase_deliveries(&self, removed: &RemovedAccount, is_over: bool) -> Result<(), Error> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let RemovedAccount { account, address, .. } = removed;

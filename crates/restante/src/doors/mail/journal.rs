@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::{clock, config::Config, exit};
 
-/// Opens the journal of a server, and makes it when it is not there. `None` if the settings want none, or if the accounts end with the
-/// process: entries would name accounts of others.
+/// Opens the journal of a server, and creates it if it does not exist. `None` if the settings disable it, or if the accounts do not
+/// survive the process: entries would then name accounts of others.
 pub(super) async fn open(
     config: &Config,
     clock: Arc<dyn Clock>,
@@ -27,7 +27,7 @@ pub(super) async fn open(
     if config.mail.journal.days > 0 {
         return Ok(Some(journal));
     }
-    journal.close().await.with_context(failed)?; // removes what is there: all of it is too old
+    journal.close().await.with_context(failed)?; // removes the entries: all of them are too old
     Ok(None)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn open_existing(config: &Config) -> anyhow::Result<Option<DeliveryJo
     ))
 }
 
-/// The same for a command that can do without it: `None`, too, when a running server has it open.
+/// The same for a command that can work without it: also `None` when a running server has it open.
 pub(crate) fn open_unless_held(config: &Config) -> anyhow::Result<Option<DeliveryJournal>> {
     match open_existing(config) {
         Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => Ok(None),
@@ -52,7 +52,7 @@ pub(crate) fn open_unless_held(config: &Config) -> anyhow::Result<Option<Deliver
     }
 }
 
-/// Writes what was noted last.
+/// Writes the last entries.
 pub(super) async fn close(journal: &DeliveryJournal, limit: Duration) -> anyhow::Result<()> {
     let closed = timeout(limit, journal.close()).await;
     closed

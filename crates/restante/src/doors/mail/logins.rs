@@ -1,4 +1,4 @@
-//! Who logs in over HTTP: accounts of the directory, by a password (Basic) or a token (Bearer).
+//! Log-ins over HTTP: accounts of the directory, by password (Basic) or token (Bearer).
 
 use std::{
     fmt,
@@ -15,12 +15,12 @@ use restante_http::{AccessEnded, Admission, Caller, Credentials, Denied, Guard, 
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-/// How long to wait before records that failed are asked again.
+/// How long to wait before failed records are queried again.
 const RETRY: Duration = Duration::from_millis(250);
 /// The client of a request without a connection, which only tests have.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Lets accounts of the directory pass. Handlers find the `Arc<Login>` with its scopes in the extensions of the request.
+/// Accepts accounts of the directory. Handlers find the `Arc<Login>` with its scopes in the extensions of the request.
 #[derive(Clone)]
 pub(crate) struct LoginGuard {
     directory: Directory,
@@ -29,17 +29,17 @@ pub(crate) struct LoginGuard {
 }
 
 impl LoginGuard {
-    /// Lets every active account pass.
+    /// Accepts every active account.
     pub(crate) fn of_accounts(directory: Directory, clock: Arc<dyn Clock>) -> Self {
         Self { directory, clock, is_for_operators: false }
     }
 
-    /// Lets operators pass, by a password or by a token with the scope `operate`.
+    /// Accepts operators, by a password or by a token with the scope `operate`.
     pub(crate) fn of_operators(directory: Directory, clock: Arc<dyn Clock>) -> Self {
         Self { directory, clock, is_for_operators: true }
     }
 
-    /// Browsers show a dialog of their own for Basic, which the console must not have.
+    /// For Basic, browsers show their own dialog, which must not appear on the console.
     fn challenge(&self) -> HeaderValue {
         HeaderValue::from_static(if self.is_for_operators {
             "Bearer realm=\"restante\""
@@ -83,7 +83,7 @@ impl Guard for LoginGuard {
             }
             Some(Credentials::Bearer(token)) => {
                 let token = String::from_utf8_lossy(&token);
-                // An old token of the server, or one of another program, counts as no failed log-in of this address.
+                // An old token of the server, or one of another program, does not count as a failed log-in of this client address.
                 if Directory::is_token(&token) {
                     self.directory.check_token(ip, &token).await
                 } else {
@@ -114,7 +114,7 @@ impl Guard for LoginGuard {
     }
 }
 
-/// Completes when a log-in is no longer valid. Changes are announced within about a second, on whatever server they were made.
+/// Completes when a log-in is no longer valid. Changes are announced within about a second, no matter on which server they were made.
 async fn ended(directory: Directory, clock: Arc<dyn Clock>, login: Arc<Login>) {
     let mut changes = directory.changes();
     loop {

@@ -1,4 +1,4 @@
-//! Servers whose records and blobs don't belong together, or are both empty: mostly a disk is not mounted.
+//! Servers whose records and blobs don't belong together, or are both empty: usually because a disk is not mounted.
 
 use std::{ops::Range, sync::Arc};
 
@@ -15,16 +15,16 @@ use super::{
 };
 use crate::config::Config;
 
-/// What is wrong with the stores of such a server.
+/// What is wrong with the stores.
 #[derive(Clone)]
 pub(crate) struct Mismatch {
-    /// What operators read.
+    /// The error for operators.
     pub(crate) error: Arc<SweepError>,
     /// Whether the blobs that the records refer to are missing.
     pub(crate) blobs_are_missing: bool,
 }
 
-/// Makes sure that blobs are those of the records, and puts blobs again in them that a crash may have taken away.
+/// Verifies that blobs belong to the records, and restores blobs that a crash may have removed.
 pub(crate) async fn find(
     config: &Config,
     records: &restante_records::Opened,
@@ -55,8 +55,8 @@ impl Mismatch {
     }
 }
 
-/// The blobs of a server where they are missing. Nothing is stored among the wrong ones, and what needs a blob waits for the right ones:
-/// an email that was read as one without a blob would never be indexed, and one in the queue never be sent.
+/// The blobs of a server where they are missing. Nothing is stored among the wrong ones, and work that needs a blob waits for the right
+/// ones: otherwise an email that was read as one without a blob would never be indexed, and one in the queue never be sent.
 pub(super) struct MissingBlobs(pub(super) Mismatch);
 
 #[async_trait]
@@ -78,8 +78,8 @@ impl Blobs for MissingBlobs {
     }
 }
 
-/// The recipients of a server. Mail is deferred that would be refused for good because the records are empty, or would be stored where blobs
-/// are missing. Records without a domain are those of a server that is not set up yet, or their disk is not mounted.
+/// The recipients of a server. Defers mail that would be refused permanently because the records are empty, or be stored while blobs
+/// are missing. Records without a domain belong to a server that is not set up yet, or their disk is not mounted.
 pub(super) struct Deferring {
     pub(super) directory: Directory,
     pub(super) mismatch: Option<Mismatch>,

@@ -1,4 +1,4 @@
-//! The queue between servers: it deals out outgoing mail, and announces commits where the records have no way of their own.
+//! The queue between servers: it distributes outgoing mail, and announces commits when the records can't do that themselves.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{config::Config, secrets, signals::Stop};
 
 /// The queue of a server.
 pub(super) struct ServerQueue {
-    /// Where work is dealt out; `None` where each server looks for its own.
+    /// Distributes work; `None` when each server finds its own.
     work: Option<OpenedWork>,
-    /// Where commits are announced; `None` where the records do that.
+    /// Announces commits; `None` when the records do that.
     announcements: Option<(OpenedAnnouncements, Arc<dyn Peers>, Identity)>,
 }
 
 impl ServerQueue {
-    /// Opens what the settings name and these records need. A broker that is not reached is no error.
+    /// Opens what the settings name and these records need. An unreachable broker is not an error.
     pub(super) async fn open(
         config: &Config,
         records: &restante_records::Opened,
@@ -46,12 +46,12 @@ impl ServerQueue {
         Ok(Self { work, announcements })
     }
 
-    /// What deals out the work.
+    /// Distributes the work.
     pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
         self.work.as_ref().map(|opened| opened.work.clone())
     }
 
-    /// Whether both work. A server goes on without them.
+    /// Whether both work. A server continues without them.
     pub(super) fn health(&self) -> Vec<RoleCheck> {
         let work = self.work.as_ref().map(|opened| {
             let upkeep = opened.upkeep.clone();
@@ -78,16 +78,16 @@ impl ServerQueue {
         }))
     }
 
-    /// Leaves the queue: what this server holds goes to others.
+    /// Leaves the queue: other servers get what this one holds.
     pub(super) async fn close(&self, limit: Duration) {
         if let Some(work) = &self.work {
-            // Whatever it does not finish in time ends with the process.
+            // Work that is not finished in time ends with the process.
             let _ = timeout(limit, work.upkeep.close()).await;
         }
     }
 }
 
-/// Announces the commits of this server to the others, and theirs to this server.
+/// Announces the commits of this server to the others, and receives theirs.
 async fn pass_on(announcements: Arc<dyn Announcements>, peers: Arc<dyn Peers>, store: Identity) {
     let mut heard = announcements.listen();
     let mut commits = peers.commits();
@@ -99,12 +99,12 @@ async fn pass_on(announcements: Arc<dyn Announcements>, peers: Arc<dyn Peers>, s
                 announcements.announce(Announcement { store, account, revision, position });
             }
             announced = heard.next() => match announced {
-                // Servers of other records may have the same prefix.
+                // Servers with other records may use the same prefix.
                 Some(Ok(Announcement { store: of, account, revision, position })) if of == store => {
                     let position = Position::from_bytes(position.to_be_bytes());
                     peers.announce(PeerCommit { account, revision, position });
                 }
-                // What was missed is found by the next look at the records.
+                // Missed announcements are found by the next read of the records.
                 Some(_) => {}
                 None => return,
             },
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Records of one server, which note what they are to announce.
+    /// Records of one server that collect the commits to announce.
     struct Noted(PeerSender, mpsc::Sender<PeerCommit>);
 
     impl Peers for Noted {
@@ -173,7 +173,7 @@ mod tests {
             records.push(peers);
             noted.push(receiver);
         }
-        tokio::task::yield_now().await; // they listen
+        tokio::task::yield_now().await; // they are subscribed then
         records[2].0.send(commit(1));
         records[0].0.send(commit(2));
         records[0].0.send(commit(3));

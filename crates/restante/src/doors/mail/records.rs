@@ -14,7 +14,7 @@ pub(crate) fn schema() -> Schema {
     Schema::new(kinds.collect()).expect("kinds have numbers of their own, and their indexes have parts")
 }
 
-/// The name of a kind or a property that the schema does not have: it is of a newer server.
+/// The name of a kind or a property that is missing in the schema: it belongs to a newer server.
 pub(crate) fn unnamed(number: u8) -> String {
     format!("#{number}")
 }
@@ -24,31 +24,32 @@ fn kind_name(kind: Kind) -> String {
     schema().kind(kind).map_or_else(|_| unnamed(kind.0), |kind| kind.name.to_owned())
 }
 
-/// A record in words, as findings name it.
+/// A record as findings name it.
 pub(crate) fn place(key: RecordKey) -> String {
     format!("account {}, {} {}", key.account.0, kind_name(key.kind), key.id.0)
 }
 
-/// Opens the records of the settings, and makes them when they are not there.
+/// Opens the records of the settings, and creates them if they do not exist.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     warn_of_owner(config);
     open_with(config, metrics, false, None).await
 }
 
-/// The same for a server, with the blobs that they should refer to: [`put_blobs_again`] follows when they do.
+/// The same for a server, with the blobs that they should refer to: if they do, call [`put_blobs_again`] next.
 pub(crate) async fn open_with_blobs(
     config: &Config,
     metrics: Metrics,
     blobs: &restante_blobs::Opened,
 ) -> anyhow::Result<Opened> {
-    // Others have no sync that could be saved, or others read them.
+    // Other engines have no sync that could be avoided, or are read by other servers.
     let are_files = matches!(config.blobs_url(), restante_blobs::EngineUrl::Files(_));
     let unsynced_blobs = are_files.then(|| restante_blobs::unsynced(blobs.blobs.clone()));
     open_with(config, metrics, false, unsynced_blobs).await
 }
 
-/// Puts blobs again of which only the records may have the bytes since a server has crashed. Who opens both stores does this before
-/// anything is read. Blobs of other records get none: a folder below the place of a disk that is not mounted would have the only copy.
+/// Stores blobs again whose only copy may be in the records after a crash of the server. A caller that opens both stores does this
+/// before anything is read. Blobs that belong to other records are not written to: a folder below the mount point of an unmounted disk
+/// would have the only copy.
 pub(crate) async fn put_blobs_again(records: &Opened, blobs: &restante_blobs::Opened) -> anyhow::Result<()> {
     const FAILED: &str = "can't put blobs again that only the records have";
     let owner = match blobs.upkeep.owner().await {
@@ -90,7 +91,7 @@ fn engine_config(config: &Config, url: EngineUrl) -> anyhow::Result<restante_rec
     })
 }
 
-/// Opens records for this process alone, to move them. With an identity they are made when they are not there.
+/// Opens records for this process alone, to move them. With an identity they are created if they do not exist.
 pub(crate) async fn open_moving(
     config: &Config,
     url: &EngineUrl,
@@ -105,8 +106,7 @@ pub(crate) async fn open_moving(
     opened.with_context(|| format!("can't open the records {url}"))
 }
 
-/// The place of a database with the password from a file, which counts unless the URL has its own. Without either the engine
-/// looks into the environment.
+/// The URL of a database with the password from a file, unless the URL has its own. Without either, the engine uses the environment.
 fn with_password(url: EngineUrl, config: &Config) -> anyhow::Result<EngineUrl> {
     let Some((_, file)) = password_file(&url, config) else { return Ok(url) };
     let password = secrets::read("password", file)?;
@@ -117,7 +117,7 @@ fn with_password(url: EngineUrl, config: &Config) -> anyhow::Result<EngineUrl> {
     }
 }
 
-/// The file with the password of a database, if there is one, and its key among the settings.
+/// The password file of a database, if there is one, and its key among the settings.
 pub(crate) fn password_file<'c>(url: &EngineUrl, config: &'c Config) -> Option<(&'static str, &'c Path)> {
     let (key, file) = match url {
         EngineUrl::Postgres(_) => ("records.postgres.password_file", &config.records.postgres.password_file),
@@ -129,7 +129,7 @@ pub(crate) fn password_file<'c>(url: &EngineUrl, config: &'c Config) -> Option<(
     (!file.as_os_str().is_empty()).then_some((key, file.as_path()))
 }
 
-/// Whether there are records to back up. Those that are elsewhere say by themselves that they are not in the backup.
+/// Whether there are records to back up. Records that are elsewhere report themselves that they are not in the backup.
 pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     match config.records_url() {
         EngineUrl::Lmdb(folder) => is_used(&folder),
@@ -138,7 +138,7 @@ pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     }
 }
 
-/// The same for a command, which makes nothing: records that are not there are a place that was mistyped.
+/// The same for a command, which creates nothing: if the records do not exist, their location was mistyped.
 pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     let url = config.records_url();
     if let EngineUrl::Lmdb(folder) = &url {
@@ -148,8 +148,8 @@ pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     open_with(config, Metrics::default(), true, None).await.map_err(advise)
 }
 
-/// Warns of a command that runs as root on a data folder of another user: a server that runs as that user can't read what the command
-/// makes, which are files of the stores and keys.
+/// Warns when a command runs as root on a data folder of another user: a server that runs as that user can't read what the command
+/// creates, which are files of the stores and keys.
 fn warn_of_owner(config: &Config) {
     let folder = &config.server.data_dir;
     let Ok(owner) = folder.metadata().map(|metadata| metadata.uid()) else { return };
@@ -162,7 +162,7 @@ fn warn_of_owner(config: &Config) {
     }
 }
 
-/// Says how to ask a server that has the records open.
+/// Adds how to use a server that has the records open.
 fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
@@ -171,7 +171,7 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
     restante_records::Error::conflict(format!("{error:#}; {advice}")).into()
 }
 
-/// Fails when nothing was ever kept in a folder.
+/// Fails when a folder was never used.
 pub(crate) fn check_is_used(what: &str, url: &str, folder: &Path) -> anyhow::Result<()> {
     let failed = || format!("can't open the {what} {url}");
     let is_empty = match folder.read_dir() {
@@ -205,7 +205,7 @@ mod tests {
         open_existing(&config).await.unwrap();
     }
 
-    /// It was taken for records that a running server has open: commands looked for that server.
+    /// Regression test: this error was mistaken for records that a running server has open, so commands looked for that server.
     #[tokio::test]
     async fn an_incomplete_copy_is_named_as_one() {
         let folder = tempfile::tempdir().unwrap();

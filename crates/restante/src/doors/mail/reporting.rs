@@ -1,4 +1,4 @@
-//! Aggregate reports of DMARC: what checks find is counted, and sent to the domains that ask for it.
+//! DMARC aggregate reports: the results of checks are counted, and sent to the domains that request them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::{config::Config, signals::Stop};
 
-/// What reports are made from.
+/// The dependencies of reports.
 pub(super) struct ReportingParts<'p> {
     pub(super) config: &'p Config,
     pub(super) rows: DmarcRows,
@@ -23,19 +23,19 @@ pub(super) struct ReportingParts<'p> {
     pub(super) metrics: AggregateMetrics,
 }
 
-/// Counts what checks find, and reports it.
+/// Counts the results of checks, and sends reports.
 pub(super) struct Reporting {
     collector: DmarcCollector,
     reporter: Reporter,
 }
 
-/// What is known of days, in these records.
+/// The DMARC counts in these records.
 pub(crate) fn rows(records: &restante_records::Opened, config: &Config) -> DmarcRows {
     DmarcRows::new(records.records.clone(), config.checks.reports.rows_per_day_max.get())
 }
 
 impl Reporting {
-    /// Opens it; `None` when the settings do not want it.
+    /// Opens reporting; `None` when the settings disable it.
     pub(super) async fn open(
         parts: ReportingParts<'_>,
         resolver: Arc<dyn Resolver>,
@@ -59,12 +59,12 @@ impl Reporting {
         Ok(Some(Self { collector, reporter }))
     }
 
-    /// Takes what checks find.
+    /// Receives the results of checks.
     pub(super) fn sink(&self) -> Arc<dyn ReportSink> {
         Arc::new(self.collector.clone())
     }
 
-    /// Counts and reports until the server stops.
+    /// Counts and sends reports until the server stops.
     pub(super) fn spawn(&self, stop: &Stop) -> [JoinHandle<()>; 2] {
         let (collector, reporter) = (self.collector.clone(), self.reporter.clone());
         [
@@ -74,7 +74,8 @@ impl Reporting {
     }
 }
 
-/// The address that reports come from: that of the settings, or `postmaster` at the host name or at its parent domain, whichever is a domain of this server.
+/// The sender of reports: the one of the settings, or `postmaster` at the host name or at its parent domain, whichever is a domain of
+/// this server.
 pub(crate) async fn sender(config: &Config, directory: &Directory) -> Result<String, Error> {
     let own = &config.checks.reports.from;
     if !own.is_empty() {

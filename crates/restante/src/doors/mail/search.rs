@@ -13,18 +13,18 @@ use tracing::{debug, warn};
 use super::stores::Stores;
 use crate::{config::Config, exit, secrets, signals::Stop};
 
-/// Opens the search index of the settings, and makes it when it is not there.
+/// Opens the search index of the settings, and creates it if it does not exist.
 pub(super) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     open_with(config, metrics, false).await
 }
 
-/// Makes a damaged index again, empty: a server fills it.
+/// Replaces a damaged index by an empty one, which a server then fills.
 pub(crate) async fn make_again(config: &Config) -> anyhow::Result<()> {
     let opened = open(config, Metrics::default()).await?;
     opened.upkeep.close().await.context("can't close the search index")
 }
 
-/// The same for a command, which makes and removes nothing.
+/// The same for a command, which creates and removes nothing.
 pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     open_with(config, Metrics::default(), true).await.map_err(|error| match exit::kind(&error) {
         Some(ErrorKind::Conflict) => {
@@ -51,7 +51,7 @@ async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyho
     restante_search::open(settings).await.with_context(|| format!("can't open the search index {url}"))
 }
 
-/// The place of a server with the password from a file, which counts unless the URL has its own.
+/// The URL of a server with the password from a file, unless the URL has its own.
 fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
     match url {
         EngineUrl::Opensearch(place) if !file.as_os_str().is_empty() => {
@@ -67,7 +67,7 @@ pub(super) fn health(search: &Opened) -> RoleCheck {
     RoleCheck { name: "search", problem: Arc::new(move || upkeep.health().err().map(|e| e.to_string())) }
 }
 
-/// Lets it commit what was written. If it can't, nothing is lost: the next start writes it again.
+/// Makes it commit what was written. If that fails, nothing is lost: the next start writes it again.
 pub(super) async fn close(search: &Opened, limit: Duration) {
     match timeout(limit, search.upkeep.close()).await {
         Ok(Ok(())) => {}
@@ -90,17 +90,17 @@ pub(super) fn indexer(
     Indexer::new(records, blobs, search.clone(), clock, follow, metrics)
 }
 
-/// Threads for work that blocks: the indexer does one thing at a time.
+/// Threads for blocking work: the indexer does one thing at a time.
 const BLOCKING_THREADS_MAX: usize = 4;
-/// The nice value of the indexer's threads: under load they get about a tenth of the time of other threads, and all idle time.
-/// A query also searches what is not in the index yet, so nobody has to wait for the indexer.
+/// The nice value of the indexer's threads: under load they get about a tenth of the time of other threads, and all idle time. A query
+/// also searches emails that are not in the index yet, so nobody has to wait for the indexer.
 const NICENESS: i32 = 10;
 
-/// A follower that works.
+/// A running indexer.
 pub(super) struct Indexing(watch::Receiver<()>);
 
 impl Indexing {
-    /// Waits until it has ended, which it does when the server stops.
+    /// Waits until it has ended, which it does after the server was stopped.
     pub(super) async fn ended(&self, limit: Duration) {
         let mut end = self.0.clone();
         if timeout(limit, end.changed()).await.is_err() {
@@ -109,8 +109,8 @@ impl Indexing {
     }
 }
 
-/// Lets the follower work until the server stops, on threads of its own with a lower priority: indexing an email takes more
-/// processor time than delivering it, and would delay deliveries.
+/// Runs the indexer until the server stops, on separate threads with a lower priority: indexing an email takes more processor time than
+/// delivering it, and would delay deliveries.
 pub(super) fn spawn(indexer: Indexer, stop: &Stop) -> Indexing {
     let (stop, (ended, end)) = (stop.clone(), watch::channel(()));
     let run = move || {
@@ -140,7 +140,7 @@ fn run_apart(indexer: Indexer, stop: Stop) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the current thread, and those that it starts, a lower priority.
+/// Lowers the priority of the current thread, and of those that it starts.
 fn lower_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         debug!(%error, "can't lower the priority of the indexer");

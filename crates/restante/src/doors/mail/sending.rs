@@ -41,19 +41,20 @@ use super::{
 };
 use crate::{config::Config, signals::Stop};
 
-/// The name of the secret by which senders of forwards are rewritten.
+/// The name of the secret for rewriting senders of forwarded mail.
 const SRS_SECRET: &str = "srs";
-/// How long commits are gathered before their submissions are queued, and before their emails get vacation replies. Each look at the feed saves a
-/// position, for which deliveries wait.
+/// How long commits are collected before their submissions are queued, and before their emails get vacation replies. Each read of the
+/// feed stores a position, which delays deliveries.
 const SUBMISSIONS_GATHERED: Duration = Duration::from_millis(100);
 const VACATIONS_GATHERED: Duration = Duration::from_secs(1);
-/// How long commits are gathered before the filter learns. What is moved within it after its delivery counts as placed by the server.
+/// How long commits are collected before the filter learns. A message that is moved within this time after its delivery counts as
+/// placed by the server.
 const LESSONS_GATHERED: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
-/// Why a report that was placed is placed again, which makes no second one.
+/// Why a report that was stored is stored again, which does not create a second one.
 const NOT_NAMED: &str = "the report can't be named in its submission now";
 
-/// What outgoing mail counts.
+/// The metrics of outgoing mail.
 #[derive(Clone, Default)]
 pub(super) struct SendingMetricsOfAll {
     limits: SendingMetrics,
@@ -71,7 +72,7 @@ impl SendingMetricsOfAll {
     }
 }
 
-/// What mail is sent with.
+/// The parts that send mail.
 pub(super) struct Sending {
     pub(super) queue: Queue,
     pub(super) limits: SendingLimits,
@@ -81,20 +82,20 @@ pub(super) struct Sending {
     health: SenderHealth,
     key_file: KeyFileCheck,
     clock: Arc<dyn Clock>,
-    /// Until they run.
+    /// Until they are started.
     tasks: Option<Tasks>,
 }
 
-/// What runs while the server does.
+/// The tasks that run while the server runs.
 struct Tasks {
     sender: Sender,
     submissions: Follower<SubmissionFollower>,
     vacations: Follower<VacationFollower>,
-    /// Only where a filter learns.
+    /// Only if a filter learns.
     learning: Option<Follower<LearningFollower>>,
 }
 
-/// The stores that mail is sent from.
+/// The stores for sending mail.
 pub(super) struct SendingParts<'p> {
     pub(super) config: &'p Config,
     pub(super) stores: &'p Stores,
@@ -104,19 +105,19 @@ pub(super) struct SendingParts<'p> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) follow: &'p restante_follow::Metrics,
     pub(super) metrics: &'p SendingMetricsOfAll,
-    /// What deals out work between servers, where there is a broker.
+    /// Distributes work between servers, if there is a broker.
     pub(super) work: Option<Arc<dyn Work>>,
-    /// The filter that learns from users, where there is one.
+    /// The filter that learns from users, if there is one.
     pub(super) learning: Option<Arc<dyn Filter>>,
 }
 
-/// The queue in these records. A store that was restored sends nothing until an operator releases it.
+/// The queue in these records. A restored store sends nothing until an operator releases it.
 pub(super) fn queue(records: &restante_records::Opened, clock: Arc<dyn Clock>) -> Queue {
     Queue::new(records.records.clone(), clock).restored(records.upkeep.restores())
 }
 
 impl Sending {
-    /// Opens all of it. Nothing is sent until [`Sending::spawn`].
+    /// Opens everything. Nothing is sent until [`Sending::spawn`].
     pub(super) async fn open(parts: SendingParts<'_>) -> anyhow::Result<Self> {
         let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, work, learning } =
             parts;
@@ -126,7 +127,7 @@ impl Sending {
         let limits = SendingLimits::new(records.records.clone(), clock.clone(), rates, counted);
         let outbox = Arc::new(QueueOutbox::new(mail.blobs().clone(), queue.clone()));
         let mut secret = random_secret().context("can't make a secret")?.as_bytes().to_vec();
-        // A server that takes no mail forwards none: its records stay as they are.
+        // A server that receives no mail forwards none: its records stay unchanged.
         if has_jmap(config) || has_smtp(config) {
             let kept = directory.server_secret(SRS_SECRET, &secret).await;
             secret = kept.context("can't read the secret of forwards")?.to_vec();
@@ -181,7 +182,7 @@ impl Sending {
         Ok(Self { queue, limits, forwards, local, outbox, health, key_file, clock, tasks })
     }
 
-    /// Lets mail be sent until the server stops.
+    /// Sends mail until the server stops.
     pub(super) fn spawn(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
         let Some(Tasks { sender, submissions, vacations, learning }) = self.tasks.take() else {
             return Vec::new();
@@ -195,7 +196,7 @@ impl Sending {
         tasks
     }
 
-    /// Whether mail gets out. A missing key file comes first: it is why mail of some domains is overdue.
+    /// Whether mail can be sent.
     pub(super) fn health(&self) -> RoleCheck {
         let (health, key_file, clock) = (self.health.clone(), self.key_file.clone(), self.clock.clone());
         let now = move || u64::try_from(clock.now().0 / NANOS_PER_SECOND).unwrap_or(0);
@@ -203,7 +204,7 @@ impl Sending {
         RoleCheck { name: "delivery", problem: Arc::new(problem) }
     }
 
-    /// Delivers mail in this server, as the queue does.
+    /// Delivers mail on this server, like the queue.
     pub(super) fn local(&self) -> LocalDelivery {
         self.local.clone()
     }
@@ -212,7 +213,7 @@ impl Sending {
         self.forwards.clone()
     }
 
-    /// What submission by SMTP works with.
+    /// The dependencies of SMTP submission.
     pub(super) fn submission(&self, config: &Config, directory: &Directory) -> SubmissionParts {
         SubmissionParts {
             config: config.submission.clone(),
@@ -229,7 +230,7 @@ async fn run<H: restante_follow::Handler>(follower: Follower<H>, stop: Stop) {
     }
 }
 
-/// Other servers, as the settings reach them.
+/// Delivery to other servers, as the settings configure it.
 fn remote(
     config: &Config,
     stores: &Stores,
@@ -264,7 +265,7 @@ fn remote(
     SmtpRemote::new(settings, parts).context("can't send to other servers")
 }
 
-/// Senders of forwards are rewritten by SRS, in the domain of the alias.
+/// Rewrites senders of forwarded mail by SRS, in the domain of the alias.
 struct ForwardedBySrs(Srs);
 
 impl ForwardSender for ForwardedBySrs {
@@ -292,7 +293,7 @@ impl Local for ServerLocal {
 
     async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
         let (attempted, placed) = self.local.deliver(message, recipient).await;
-        // A report about a submission is named there, also one that was placed before a crash.
+        // The submission refers to its report, including one that was stored before a crash.
         if message.source == SourceKind::Report && message.record.0 != 0 {
             for (account, email) in
                 placed.into_iter().filter(|(account, _)| Some(*account) == message.account)
@@ -308,7 +309,7 @@ impl Local for ServerLocal {
     }
 }
 
-/// Notes outgoing mail in the journal of deliveries.
+/// Records the outcomes of outgoing mail in the journal of deliveries.
 struct JournalOutcomes {
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
@@ -317,7 +318,7 @@ struct JournalOutcomes {
 impl OutcomeLog for JournalOutcomes {
     fn note(&self, noted: NotedOutcome<'_>) {
         let (reply, outcome): (_, fn(NotedReply) -> Outcome) = match noted.outcome {
-            // The accounts that have it are noted where it is placed.
+            // The accounts that receive it are recorded where it is stored.
             RecipientOutcome::Delivered(_) if noted.is_local => return,
             RecipientOutcome::Delivered(reply) => (Some(reply), Outcome::Sent),
             RecipientOutcome::Postponed(reply) => (Some(reply), Outcome::Postponed),
@@ -339,7 +340,7 @@ impl OutcomeLog for JournalOutcomes {
             (None, _) => return,
         };
         let message = noted.message;
-        // A report belongs to the account that sent what it is about.
+        // A report belongs to the account that sent the message it is about.
         let address = if message.sender.is_empty() { noted.recipient } else { &message.sender };
         self.journal.note(DeliveryEntry {
             time: self.clock.now(),

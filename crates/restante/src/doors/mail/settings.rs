@@ -1,4 +1,4 @@
-//! What mail has in the settings: the sections `mail`, `records`, `blobs` and `directory`.
+//! The settings of mail: the sections `mail`, `records`, `blobs` and `directory`.
 
 use std::{
     net::SocketAddr,
@@ -33,12 +33,12 @@ impl Default for Mail {
 }
 
 impl Config {
-    /// The place of the records, with the default filled in.
+    /// The location of the records, with the default filled in.
     pub(crate) fn records_url(&self) -> restante_records::EngineUrl {
         self.records.url(&self.server.data_dir)
     }
 
-    /// The place of the blobs, with the default filled in.
+    /// The location of the blobs, with the default filled in.
     pub(crate) fn blobs_url(&self) -> restante_blobs::EngineUrl {
         self.blobs.url(&self.server.data_dir)
     }
@@ -48,7 +48,7 @@ impl Config {
         self.server.data_dir.join("journal")
     }
 
-    /// Where the search index is, with the default filled in.
+    /// The location of the search index, with the default filled in.
     pub(crate) fn search_url(&self) -> restante_search::EngineUrl {
         self.search.url(&self.server.data_dir)
     }
@@ -163,7 +163,7 @@ impl DoorSettings for MailSpec {
     }
 }
 
-/// Looks for files that are read when they are first needed: a server starts without them.
+/// Checks files that are read when they are first needed: a server starts without them.
 fn check_later_files(config: &Config, findings: &mut Findings) {
     let remote = &config.delivery.remote;
     let files = [
@@ -178,7 +178,7 @@ fn check_later_files(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// What is wrong with the limits of mail, or with the settings of JMAP or SMTP.
+/// A problem with the limits of mail, or with the settings of JMAP or SMTP.
 fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     let problems = [
         ("mail.limits.", config.mail.limits.problem()),
@@ -193,7 +193,7 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     let mut found = problems.into_iter().filter_map(|(section, problem)| Some((section, problem?)));
     let (section, (name, what)) = found.next()?;
     let is_named = |key: &&str| {
-        // A name may say the table below the section, as `filter.url`.
+        // A name may include the table below the section, such as `filter.url`.
         let below = key.strip_prefix(section);
         below.is_some_and(|below| below == name || below.rsplit('.').next() == Some(name))
     };
@@ -201,7 +201,7 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
-/// The setting of submission that asks for a certificate when there is none.
+/// The setting of submission that requires a certificate, if there is none.
 fn missing_certificate(config: &Config) -> Option<(&'static str, String)> {
     let (setting, advice) = config.submission.missing_certificate(!config.tls.files().is_empty())?;
     Some((setting, advice.to_owned()))

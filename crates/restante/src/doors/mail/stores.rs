@@ -1,4 +1,4 @@
-//! Shows in the metrics whether records and blobs work, and how much they hold.
+//! Metrics of whether records and blobs work, and how much they store.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,9 +17,9 @@ use tracing::{debug, warn};
 use super::{key_file::KeyFileCheck, mismatch::Mismatch, usage};
 use crate::{config::Config, signals::Stop};
 
-/// How often they are asked whether they work, which they answer from memory.
+/// How often their health is queried; they answer from memory.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
-/// How often they are asked what they hold, at least: they walk through their counts for it. Small ones are asked more often.
+/// The interval of queries for what they store, which walk through their counts. Small stores are queried more often.
 const STATS_INTERVAL: Duration = Duration::from_secs(600);
 /// A disk with less free space than this counts as full.
 const FREE_BYTES_MIN: u64 = 1 << 20;
@@ -33,15 +33,15 @@ const BLOBS: &str = "Blobs";
 pub(crate) struct Stores {
     pub(crate) records: restante_records::Opened,
     pub(crate) blobs: restante_blobs::Opened,
-    /// Held while blobs are removed, and while none may be.
+    /// Locked while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
-    /// Whether they don't belong together.
+    /// Set if they do not belong together.
     pub(crate) mismatch: Option<Mismatch>,
     /// Whether what the records have sealed can be opened.
     pub(crate) key_file: KeyFileCheck,
 }
 
-/// What records and blobs hold. Cloning shares the values.
+/// The metrics of what records and blobs store. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoresMetrics {
     records: RecordsMetrics,
@@ -75,8 +75,7 @@ struct SearchMetrics {
 }
 
 impl StoresMetrics {
-    /// Makes the metrics visible in `registry` as `restante_records_...{engine}`, `restante_blobs_...{engine}` and
-    /// `restante_search_...`.
+    /// Registers the metrics in `registry` as `restante_records_...{engine}`, `restante_blobs_...{engine}` and `restante_search_...`.
     pub(crate) fn register(&self, registry: &mut Registry, config: &Config) {
         let (records, blobs) = (config.records_url().engine(), config.blobs_url().engine());
         let is_on_disk = folder_of_records(config).is_some();
@@ -88,14 +87,14 @@ impl StoresMetrics {
 }
 
 impl StoresMetrics {
-    /// Shows which roles work.
+    /// Updates the metrics of which roles work.
     fn show_health(&self, checks: &[RoleCheck]) {
         let is_up = |name| checks.iter().any(|check| check.name == name && (check.problem)().is_none());
         self.records.up.set(i64::from(is_up(RECORDS)));
         self.blobs.up.set(i64::from(is_up(BLOBS)));
     }
 
-    /// Shows how much can still be written. While the system does not say it, the last values stand.
+    /// Updates how much can still be written. If the system does not report it, the last values remain.
     fn show_free(&self, config: &Config) {
         let free = |folder: Option<PathBuf>| free_bytes(&folder?);
         if let Some(free) = free(folder_of_records(config)) {
@@ -188,13 +187,13 @@ fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
     }
 }
 
-/// The bytes that are free on the disk of a folder. The system answers from memory.
+/// The free bytes on the disk of a folder. The system answers from memory.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Says that the disk of a folder is full, if it is.
+/// The error text if the disk of a folder is full.
 fn full_disk(folder: &Path) -> Option<String> {
     let free = free_bytes(folder)?;
     let problem =
@@ -203,7 +202,7 @@ fn full_disk(folder: &Path) -> Option<String> {
 }
 
 impl Stores {
-    /// Whether they work: what they report themselves, and whether their disks are full. Health, console and metrics show it.
+    /// Whether they work: what they report themselves, and whether their disks are full. Shown by health, console and metrics.
     pub(crate) fn health(&self, config: &Config) -> Vec<RoleCheck> {
         let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
         let (records_folder, blobs_folder) = (folder_of_records(config), folder_of_blobs(config));
@@ -223,7 +222,7 @@ impl Stores {
         ]
     }
 
-    /// Lets both finish what they have taken. Records may have to make blobs durable for that, so they come first.
+    /// Lets both finish pending work. Records may have to make blobs durable for that, so they come first.
     pub(crate) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
         let until = Instant::now() + limit;
         let records = timeout_at(until, self.records.upkeep.close()).await;
@@ -232,7 +231,7 @@ impl Stores {
         let records = records.with_context(|| late("records"))?;
         let blobs = blobs.with_context(|| late("blobs"))?;
         match records {
-            // What was committed is in the commit log, and is taken from there by the next start.
+            // Committed changes are in the commit log, and the next start reads them from there.
             Err(error) if error.kind() == ErrorKind::Full => {
                 warn!(%error, "the records were closed on a full disk")
             }
@@ -247,7 +246,7 @@ impl Stores {
         Ok(())
     }
 
-    /// While one of them does not answer, its last values stand.
+    /// If one of them does not respond, its last values remain.
     async fn ask_what_they_hold(&self, search: Option<&restante_search::Opened>, metrics: &StoresMetrics) {
         match self.records.upkeep.stats().await {
             Ok(stats) => {
@@ -276,7 +275,7 @@ pub(crate) struct Asked {
     pub(crate) config: Config,
 }
 
-/// Asks at once and then after each interval, until the server stops.
+/// Updates the metrics at once and then after each interval, until the server stops.
 pub(crate) async fn run(asked: Asked, metrics: StoresMetrics, stop: Stop) {
     let Asked { stores, search, checks, config } = asked;
     let mut health = interval(HEALTH_INTERVAL);

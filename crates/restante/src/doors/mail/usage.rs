@@ -12,12 +12,12 @@ use tracing::debug;
 
 use crate::signals::Stop;
 
-/// At most one part in so many of the time is spent on counting, and it is done so often at most and at least.
+/// Counting takes at most one part in this many of the time, within the minimum and maximum intervals.
 const COST_PARTS: u32 = 1_000;
 const INTERVAL_MIN: Duration = Duration::from_secs(60);
 const INTERVAL_MAX: Duration = Duration::from_secs(6 * 3_600);
 
-/// How much mail there is. Cloning shares the values.
+/// The metrics of how much mail there is. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsageMetrics {
     accounts: Gauge,
@@ -28,7 +28,7 @@ pub(crate) struct UsageMetrics {
 }
 
 impl UsageMetrics {
-    /// Makes the metrics visible in `registry` as `restante_mail_...`.
+    /// Registers the metrics in `registry` as `restante_mail_...`.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_mail");
         registry.register("accounts", "Accounts of users", self.accounts.clone());
@@ -60,7 +60,7 @@ struct Total {
     vault_bytes: u64,
 }
 
-/// Counts at once and then again and again, until the server stops. While records fail, the last values stand.
+/// Counts at once and then repeatedly, until the server stops. If records fail, the last values remain.
 pub(crate) async fn run(mail: Mail, directory: Directory, metrics: UsageMetrics, stop: Stop) {
     let counting = async {
         loop {
@@ -78,13 +78,13 @@ pub(crate) async fn run(mail: Mail, directory: Directory, metrics: UsageMetrics,
     }
 }
 
-/// How long to wait after a count that took so long.
+/// How long to wait after a count that took this long.
 pub(super) fn pause(took: Duration) -> Duration {
     took.saturating_mul(COST_PARTS).clamp(INTERVAL_MIN, INTERVAL_MAX)
 }
 
 async fn count(mail: &Mail, directory: &Directory) -> Result<Total, MailError> {
-    let actor = Actor(String::new()); // reading is not noted
+    let actor = Actor(String::new()); // reads are not logged
     let (mut total, mut after) = (Total::default(), None);
     loop {
         let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };

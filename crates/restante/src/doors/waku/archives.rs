@@ -15,18 +15,18 @@ use crate::{
     secrets,
 };
 
-/// What a URL shows in the place of a password, and only there: it is no valid part of a name.
+/// Shown in URLs instead of a password, and nowhere else: it is not valid in a name.
 const HIDDEN_PASSWORD: &str = "***";
 
-/// What a command wants of an archive.
+/// How a command uses an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads beside a server that may be running.
+    /// Reads, possibly beside a running server.
     Read,
-    /// Changes it, and keeps all others out.
+    /// Writes, and excludes all other users.
     Write,
-    /// The same for a server: with the spool and the second archive that the settings ask for. A tool beside the server has
-    /// neither, because one process uses a spool at a time.
+    /// The same for a server: with the spool and the second archive of the settings. A tool beside the server has neither, because only
+    /// one process can use a spool at a time.
     Serve,
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn open_for_reading(url: EngineUrl, metrics: Metrics) -> anyhow
         .await
 }
 
-/// The archive of the settings for a backup, with what copies it if it is open.
+/// The archive of the settings for a backup, with its backup implementation if it is open.
 pub(crate) fn store(config: &Config, upkeep: Option<Arc<dyn Upkeep>>) -> Store {
     let files = ArchiveFiles {
         url: config.archive_url(),
@@ -77,10 +77,10 @@ pub(crate) fn store(config: &Config, upkeep: Option<Arc<dyn Upkeep>>) -> Store {
     Store::archive(files, upkeep)
 }
 
-/// Whether there is an archive to back up. One that is elsewhere says by itself that it is not in the backup.
+/// Whether there is an archive to back up. One that is elsewhere reports itself that it is not in the backup.
 ///
 /// # Errors
-/// When messages wait for an archive that is not there, or the second archive of a tandem is gone.
+/// When messages wait for a missing archive, or the second archive of a tandem is missing.
 pub(crate) fn is_there(config: &Config) -> anyhow::Result<bool> {
     let spool = config.spool_in("archive").folder;
     let has_own = has_files(&config.archive_url())?;
@@ -97,7 +97,7 @@ pub(crate) fn is_there(config: &Config) -> anyhow::Result<bool> {
     Ok(has_own)
 }
 
-/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
+/// Fails when the second archive of a tandem is missing: opening it would create an empty one.
 fn check_second(config: &Config) -> anyhow::Result<()> {
     match &config.archive.tandem {
         Some(url) if !has_files(url)? => {
@@ -107,7 +107,7 @@ fn check_second(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
+/// Whether an archive on this machine was ever used; one that is elsewhere checks that itself.
 fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
     match url {
         EngineUrl::Log(folder) => is_used(folder),
@@ -116,7 +116,7 @@ fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
     }
 }
 
-/// The place of a database with the password from the file of its engine, unless it has one of its own.
+/// The URL of a database with the password from the file of its engine, unless the URL has its own.
 fn with_password(url: EngineUrl, settings: &ArchiveSection) -> anyhow::Result<EngineUrl> {
     match url {
         EngineUrl::Cassandra(place) => {
@@ -129,7 +129,7 @@ fn with_password(url: EngineUrl, settings: &ArchiveSection) -> anyhow::Result<En
     }
 }
 
-/// Without a password in either the engine looks into the environment.
+/// Without a password in either, the engine uses the environment.
 fn with_postgres_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
     let EngineUrl::Postgres(place) = &url else { return Ok(url) };
     let has_own = place.to_string().contains(HIDDEN_PASSWORD);

@@ -1,4 +1,4 @@
-//! How the Waku door is served.
+//! Starts and stops the Waku door.
 
 use std::{
     io::{self, Write},
@@ -51,7 +51,7 @@ const SERVE_EXAMPLES: &str = "  \
   restante serve --cluster-id 1 --relay=false --storenode /ip4/198.51.100.9/tcp/60000/p2p/16U...
 ";
 
-/// `restante setup` makes a server for mail.
+/// `restante setup` creates a server for mail only.
 const SETTINGS: &str = "
 # This server has no Waku node; true makes it one.
 [waku.node]
@@ -154,13 +154,13 @@ impl HeldStore for Opened {
 /// The door with its archive.
 struct OpenWaku {
     shared: Shared,
-    /// Those of the node's secure WebSockets.
+    /// The certificates of the node's secure WebSockets.
     certificates: Option<Arc<Certificates>>,
     opened: Opened,
     health: Arc<ArchiveHealth>,
     retention: RetentionState,
     rest: RestConfig,
-    /// Where messages wait for REST clients.
+    /// Messages that wait for REST clients.
     cache: Arc<MessageCache>,
     archive_metrics: Metrics,
     size_metrics: SizeMetrics,
@@ -229,7 +229,7 @@ impl OpenDoor for OpenWaku {
         Ok(())
     }
 
-    /// Lets the archive finish what it has taken.
+    /// Lets the archive finish pending work.
     async fn close(&self, limit: Duration) -> anyhow::Result<()> {
         let closed = tokio::time::timeout(limit, self.opened.upkeep.close()).await;
         let closed =
@@ -320,8 +320,8 @@ impl OpenWaku {
     }
 }
 
-/// libp2p shares a port with other programs of the same user that share it too, a second server among them. So each port is
-/// held for a moment first, which no other program can share.
+/// libp2p shares a port with other programs of the same user that do the same, such as a second server. So each port is first bound
+/// briefly without sharing.
 fn check_ports(config: &Config) -> anyhow::Result<()> {
     for (address, flag) in config.waku.node.ports() {
         BlockingListener::bind(address).with_context(|| port_taken(address, flag))?;

@@ -1,7 +1,7 @@
-//! nwaku's flags that are not ours: what to do in place of them.
+//! nwaku's flags that this server does not have: what to use instead.
 //!
-//! nwaku is the program whose place this server takes, so its command lines arrive here. Those flags that mean something
-//! here have nwaku's names; the others are errors that say what to do. docs/operators.md has the same in a table.
+//! This server replaces nwaku, so it is started with nwaku's command lines. Flags with a meaning here have nwaku's names; the others
+//! are errors that say what to do. docs/operators.md has the same in a table.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -14,7 +14,7 @@ const METRICS: &str = "metrics are at /metrics of REST, see --rest-address and -
 const RESUME: &str = "missed messages are fetched from the nodes in --storenode: leave it out";
 const TOPICS: &str = "use --cluster-id and --shard";
 
-/// The flags without their dashes, each with those that begin with it and a dash, and the advice.
+/// The flags without their dashes, each also standing for those that begin with it and a dash, and the advice.
 const ADVICE: &[(&str, &str)] = &[
     ("agent-string", NOT_NEEDED),
     ("content-topic", TOPICS),
@@ -62,7 +62,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("topic", TOPICS),
 ];
 
-/// What to do in place of a flag of nwaku, written with its dashes.
+/// What to use instead of a flag of nwaku, written with its dashes.
 fn advice(flag: &str) -> Option<&'static str> {
     let name = flag.trim_start_matches('-');
     let is_it =
@@ -70,7 +70,7 @@ fn advice(flag: &str) -> Option<&'static str> {
     if let Some((_, advice)) = ADVICE.iter().find(|(known, _)| is_it(known)) {
         return Some(advice);
     }
-    // nwaku takes --relay:true as well.
+    // nwaku accepts --relay:true as well.
     name.contains(':').then_some("write = between a flag and its value")
 }
 
@@ -81,7 +81,7 @@ pub(super) fn advise(mut error: Error) -> Error {
     }
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
     if let Some(advice) = advice(flag) {
-        // A flag of ours with a similar name is not what was meant.
+        // A flag of ours with a similar name is not what the user meant.
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::Usage); // it would name a flag that happens to be similar
         let tip = format!("nwaku's flag: {advice}");
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// The flags that an advice names are there.
+    /// The flags that an advice names exist.
     #[test]
     fn advice_names_flags_that_are_there() {
         let command = Cli::command();
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The table for people who come from nwaku has every flag that is spoken of here.
+    /// The table for users of nwaku has every flag that is mentioned here.
     #[test]
     fn the_operators_page_has_every_flag() {
         let page = include_str!("../../../../../docs/operators.md");

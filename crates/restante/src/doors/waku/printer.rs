@@ -7,12 +7,12 @@ use restante_core::Timestamp;
 use super::transfer::json::JsonEntry;
 use crate::output::{Format, drives_terminal, printable, short, write_json};
 
-/// Characters of a topic that a table shows at least and at most.
+/// The minimum and maximum width of a topic in a table, in characters.
 const TOPIC_WIDTHS: std::ops::RangeInclusive<usize> = 13..=48;
-/// Characters of a payload that a table shows.
+/// The most characters of a payload in a table.
 const PAYLOAD_CHARS_MAX: usize = 60;
 
-/// Prints messages as they come, page by page.
+/// Prints messages as they arrive, page by page.
 pub(crate) struct Printer<W> {
     out: W,
     format: Format,
@@ -30,7 +30,7 @@ impl<W: Write> Printer<W> {
         self.printed
     }
 
-    /// Prints a page and hands it on, so that a reader in a pipe sees it at once.
+    /// Prints a page and flushes it, so that a reader of a pipe sees it at once.
     pub(crate) fn page(&mut self, entries: &[JsonEntry]) -> io::Result<()> {
         if self.format == Format::Table && self.topic_width.is_none() {
             self.head(entries)?;
@@ -52,7 +52,7 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
-    /// Prints what stands behind the last message.
+    /// Prints what follows the last message.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if self.format == Format::Json {
             self.out.write_all(if self.printed == 0 { b"[]\n" } else { b"\n]\n" })?;
@@ -60,7 +60,7 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
-    /// The head of the table. The first page decides how wide the topics are: later ones can't be waited for.
+    /// The head of the table. The first page determines the width of the topics, since later ones are not known yet.
     fn head(&mut self, entries: &[JsonEntry]) -> io::Result<()> {
         let topics =
             entries.iter().filter_map(|entry| Some(entry.message.as_ref()?.content_topic.chars().count()));
@@ -90,7 +90,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// A payload as text when it is one that can be printed, else its first bytes in hex.
+/// A payload as text if it is printable, otherwise its first bytes in hex.
 fn show_payload(payload: &[u8]) -> String {
     let is_text = |text: &&str| !text.chars().any(|c| drives_terminal(c) && !c.is_whitespace());
     match std::str::from_utf8(payload).ok().filter(is_text) {
@@ -153,7 +153,7 @@ mod tests {
         assert!(!table.contains('\x1b'), "{table:?}");
     }
 
-    /// Right-to-left overrides and their like show a text in another order than it has; U+009B begins a control sequence.
+    /// Right-to-left overrides and similar characters show a text in another order; U+009B begins a control sequence.
     #[test]
     fn nothing_in_a_message_turns_text_around() {
         let controls = [

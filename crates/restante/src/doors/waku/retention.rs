@@ -1,4 +1,4 @@
-//! Keeps the retention policy while the server runs.
+//! Applies the retention policy while the server runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use crate::{clock, config::ArchiveSection, signals::Stop};
 
-/// What to keep, and how often to look.
+/// What to keep, and the interval of the checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     policy: Retention,
@@ -23,14 +23,14 @@ impl From<&ArchiveSection> for Schedule {
     }
 }
 
-/// What the console shows of it.
+/// The state for the console.
 pub(crate) fn state(archive: &ArchiveSection) -> RetentionState {
     let Schedule { policy, interval } = archive.into();
     RetentionState::new(policy, interval)
 }
 
-/// Prunes at once and then after each interval, until the server stops. A prune that fails is tried again at
-/// the next turn: the server goes on, and the disk fills slowly enough for somebody to read the log.
+/// Prunes at once and then after each interval, until the server stops. A failed prune is repeated at the next interval: the server
+/// keeps running, and the disk fills slowly enough for somebody to read the log.
 pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: RetentionState, stop: Stop) {
     if schedule.policy.is_none() {
         return;
@@ -51,14 +51,14 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: Rete
     }
 }
 
-/// Whether the archive was unavailable the last time: an outage is logged once and not each time.
+/// Whether the archive was unavailable the last time: an outage is logged once, not each time.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outage {
     is_requested: bool,
 }
 
 impl Outage {
-    /// Notes how a turn went, and says whether it is worth a line in the log.
+    /// Records the result of a run, and returns whether it should be logged.
     fn is_news(&mut self, error: Option<&Error>) -> bool {
         let is_away = error.is_some_and(|error| error.kind() == ErrorKind::Unavailable);
         let was_told = std::mem::replace(&mut self.is_requested, is_away);

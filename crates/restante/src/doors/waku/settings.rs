@@ -1,4 +1,4 @@
-//! What the Waku door has in the settings: the sections `archive`, `rest` and `waku`.
+//! The settings of the Waku door: the sections `archive`, `rest` and `waku`.
 
 use std::{
     net::SocketAddr,
@@ -24,8 +24,8 @@ impl Config {
         self.archive.url.clone().unwrap_or_else(below)
     }
 
-    /// The spool for the archive of a server, if it is to have one: an engine on a network has, one on this machine when a
-    /// folder is named for it. What an earlier engine has left in the spool is drained into the present one.
+    /// The spool for the archive of a server, if it should have one: an engine on a network has one, an engine on this machine when a
+    /// folder is named for it. Messages that an earlier engine has left in the spool are drained into the current one.
     pub(crate) fn spool(&self) -> Option<SpoolConfig> {
         let spool = self.spool_in("archive");
         let is_asked_for = !self.archive.spool.folder.as_os_str().is_empty();
@@ -35,13 +35,13 @@ impl Config {
         (is_wanted && spool.bytes_max > 0).then_some(spool)
     }
 
-    /// A spool that is switched off, and in which messages of before may wait.
+    /// A disabled spool that may still contain messages.
     pub(crate) fn spool_left_behind(&self) -> Option<PathBuf> {
         let spool = self.spool_in("archive");
         (spool.bytes_max == 0 && spool.has_content()).then_some(spool.folder)
     }
 
-    /// The second archive of a server, if it is to have one.
+    /// The second archive of a server, if it should have one.
     pub(crate) fn tandem(&self) -> Option<TandemConfig> {
         let url = self.archive.tandem.clone()?;
         Some(TandemConfig { url, spool: self.spool_in("tandem") })
@@ -56,7 +56,7 @@ impl Config {
 }
 
 impl Effective {
-    /// Whether a secret stands on the command line, where everybody on the machine can read it.
+    /// Whether there is a secret on the command line, where everybody on the machine can read it.
     pub(crate) fn has_secret_flag(&self) -> bool {
         let is_flag = matches!(self.origin("waku.node.key"), Origin::Flag(_));
         is_flag && self.config.waku.node.key.is_secret()
@@ -118,7 +118,7 @@ impl DoorSettings for WakuSpec {
         if node.enabled { node.named_ports() } else { Vec::new() }
     }
 
-    /// Its listeners are switched on by the settings that switch it on.
+    /// Its listeners are enabled by the settings that enable the door.
     fn unused_listeners(&self, _config: &Config) -> Vec<&'static str> {
         Vec::new()
     }
@@ -170,14 +170,14 @@ fn check_node(config: &Config, findings: &mut Findings) {
     if let Some(files) = node.certificate() {
         findings.note("waku.node.certificate_file", files.check().map_err(Into::into));
     }
-    // A key file that is not there is created at the start.
+    // A missing key file is created at the start.
     let file = node.key.file(&config.server.data_dir);
     if file.is_some_and(|file| file.exists()) {
         findings.note("waku.node.key", node.key.load(&config.server.data_dir).map_err(Into::into));
     }
 }
 
-/// Autosharding never chooses a shard beyond those of the network. A network with static shards may have them.
+/// Autosharding never chooses a shard beyond those of the network. A network with static shards may have such shards.
 fn check_shards(config: &Config, findings: &mut Findings) {
     let waku = &config.waku.rules;
     let in_network = waku.shards_in_network.max(1);

@@ -1,4 +1,4 @@
-//! Shows in the metrics how much the archive holds.
+//! Metrics of how much the archive stores.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -12,10 +12,10 @@ use tracing::debug;
 
 use crate::signals::Stop;
 
-/// How often the archive is asked. It answers from counts that it keeps, but a database has to be asked over a network.
+/// The interval of the queries. The archive answers from maintained counts, but a database is queried over a network.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the archive holds. Cloning shares the values.
+/// The metrics of the archive's contents. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SizeMetrics {
     messages: Gauge,
@@ -26,7 +26,7 @@ pub(crate) struct SizeMetrics {
 }
 
 impl SizeMetrics {
-    /// Makes the metrics visible in `registry` as `restante_archive_...{engine}`.
+    /// Registers the metrics in `registry` as `restante_archive_...{engine}`.
     pub(crate) fn register(&self, registry: &mut Registry, engine: &'static str) {
         let registry = registry.sub_registry_with_prefix("restante_archive");
         let registry = registry.sub_registry_with_label(("engine".into(), engine.into()));
@@ -48,8 +48,8 @@ impl SizeMetrics {
     }
 }
 
-/// Asks at once and then after each interval, until the server stops. While the archive does not answer, the last
-/// values stand.
+/// Updates the metrics at once and then after each interval, until the server stops. If the archive does not respond, the last values
+/// remain.
 pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, metrics: SizeMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

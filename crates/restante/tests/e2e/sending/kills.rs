@@ -1,5 +1,5 @@
-//! The server is killed at each stage of the way of a mail: while it is submitted, while it is queued, while it is sent, and while a failure is
-//! reported.
+//! The server is killed at each stage of outgoing mail: while it is submitted, while it is queued, while it is sent, and while a
+//! failure is reported.
 
 use std::{collections::BTreeMap, path::Path, thread, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     support::{folder, wait_until},
 };
 
-/// How often the server is killed at each stage, unless `RESTANTE_KILLS` has another number for all of them together.
+/// How often the server is killed at each stage, unless `RESTANTE_KILLS` sets another number for all of them together.
 const ROUNDS: usize = 2;
 /// Emails that are read at once.
 const PAGE: usize = 50;
@@ -25,9 +25,9 @@ const STAGES: [Stage; 4] = [Stage::Submission, Stage::Queueing, Stage::Sending, 
 enum Stage {
     /// A client transmits a message.
     Submission,
-    /// It was accepted, and nothing was sent yet.
+    /// It was accepted, and nothing is sent yet.
     Queueing,
-    /// The other server has been given the message, and has not answered.
+    /// The other server has received the message, and has not answered.
     Sending,
     /// The other server has refused the message.
     Bouncing,
@@ -60,7 +60,7 @@ fn rounds() -> usize {
     kills.map_or(ROUNDS, |kills| kills.div_ceil(STAGES.len()))
 }
 
-/// Kills come at different moments of what goes on.
+/// Kills at different moments of a stage.
 fn pause(round: usize) {
     thread::sleep(Duration::from_millis(7 * (round as u64 / 2 % 12)));
 }
@@ -72,7 +72,7 @@ fn start(folder: &Path, sink: &Sink) -> Sending {
     Sending::start_with(folder, sink, &settings)
 }
 
-/// Starts a server, has it work on a mail up to a stage, and kills it.
+/// Starts a server, makes it process a mail up to a stage, and kills it.
 fn kill_at(folder: &Path, sink: &Sink, mail: &mut Mail, round: usize) {
     let sending = start(folder, sink);
     let (to, text, is_even) = (mail.to.clone(), mail.text(), round.is_multiple_of(2));
@@ -142,7 +142,8 @@ fn inbox(sending: &Sending) -> Vec<(String, String)> {
     }
 }
 
-/// What was accepted is sent, once unless the answer to it was lost; it is in the own account once, and a refused one is reported once.
+/// What was accepted is sent, once unless the answer to it was lost; it is in the own account once, and a refused one is reported
+/// once.
 fn verify(mail: &Mail, sink: &Sink, inbox: &[(String, String)]) {
     let Mail { stage, subject, to, is_accepted } = mail;
     let taken: Vec<_> =
@@ -181,7 +182,7 @@ fn qu1_what_was_accepted_survives_kills_at_each_stage() {
     let is_sent =
         |mail: &Mail| sink.taken().iter().any(|taken| taken.field("Subject") == Some(&mail.subject));
     let to_send = || mails.iter().filter(|mail| mail.is_accepted && mail.stage != Stage::Bouncing);
-    // What came by JMAP is queued after the start. A claim of a killed server is taken back when its lease ends.
+    // What was submitted by JMAP is queued after the start. A claim of a killed server expires with its lease.
     wait_until("what was accepted is sent", || to_send().all(is_sent));
     wait_until("the queue is empty", || sending.queue(&folder, &["list"]).is_empty());
     let inbox = inbox(&sending);

@@ -1,4 +1,4 @@
-//! Mail goes out: by SMTP submission and JMAP, to another server and to accounts of this one.
+//! Outgoing mail: by SMTP submission and JMAP, to another server and to accounts of this one.
 
 mod kills;
 mod sink;
@@ -22,7 +22,7 @@ use crate::{
 const USER: &str = "alice@example.org";
 const PASSWORD: &str = "correct horse";
 
-/// A server that sends all mail for others to a sink.
+/// A server that sends all mail for other domains to a sink.
 struct Sending {
     server: Server,
     jmap: SocketAddr,
@@ -43,7 +43,7 @@ impl Sending {
         command.args(["--smarthost", &sink.address.to_string()]);
         command.env("RESTANTE_SUBMISSION__ALLOW_PLAINTEXT_LOOPBACK", "true");
         command.env("RESTANTE_OPERATE__LISTEN", operators.to_string());
-        // A claim of a killed server is taken back soon, and a failure keeps nobody waiting.
+        // A claim of a killed server expires soon, and retries are quick.
         command.env("RESTANTE_DELIVERY__LEASE_SECONDS", "3");
         command.env("RESTANTE_DELIVERY__DOMAIN_DOWN_SECONDS", "0");
         command.env("RESTANTE_DELIVERY__RETRY_SECONDS", "0,1");
@@ -68,7 +68,7 @@ impl Sending {
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    /// The path below the host of a URL of the session.
+    /// The path of a URL of the session.
     fn path<'u>(&self, url: &'u str) -> &'u str {
         let host = self.jmap.to_string();
         &url[url.find(&host).unwrap() + host.len()..]
@@ -125,7 +125,7 @@ impl Sending {
         answers[0][1]["created"]["s"]["id"].as_str().unwrap_or_else(|| panic!("{answers:?}")).to_owned()
     }
 
-    /// What a command of the queue prints, while the server runs.
+    /// The output of a command of the queue, while the server runs.
     fn queue(&self, folder: &Path, args: &[&str]) -> String {
         said(folder, &[&["queue"], args, &["--rest", &self.operators]].concat())
     }
@@ -147,14 +147,14 @@ fn transmitted(message: &str) -> String {
     format!("{}\r\n.\r\n", message.replace("\n.", "\n..").replace('\n', "\r\n"))
 }
 
-/// A client of submission whose message the server waits for.
+/// A client of submission for whose message the server waits.
 struct SubmissionClient {
     stream: TcpStream,
     replies: Lines<BufReader<TcpStream>>,
 }
 
 impl SubmissionClient {
-    /// Says all up to `DATA`.
+    /// Sends all commands up to `DATA`.
     fn begin(address: SocketAddr, recipients: &[&str]) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         let replies = BufReader::new(stream.try_clone()?).lines();
@@ -244,7 +244,7 @@ fn what_is_submitted_by_jmap_is_sent_and_its_status_is_kept() {
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
-/// Its recipients were `queued` for ever.
+/// Its recipients stayed `queued` for ever.
 #[test]
 fn what_operators_drop_is_shown_in_its_submission() {
     let (_guard, folder) = folder();
@@ -312,7 +312,7 @@ fn operators_see_hold_and_drop_what_is_queued() {
     assert_eq!(list(&["--held"]).len(), 1);
     sending.queue(&folder, &["drop", id, "--yes"]);
     assert_eq!(list(&[]), [Value::Null; 0]);
-    // It ended with 0, as if something had been dropped.
+    // It ended with exit code 0, as if something had been dropped.
     for command in [&["drop", id, "--yes"][..], &["retry", id]] {
         let gone = say(&folder, &[&["queue"], command, &["--rest", &sending.operators]].concat());
         assert!(gone.code == 1 && gone.err.contains("not in the queue"), "{} {}", gone.code, gone.err);
@@ -351,7 +351,7 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
         list().len() == 3 && list().iter().all(|item| item["attempts"].as_u64() >= Some(1))
     });
     sending.queue(&folder, &["hold", "--domain", "example.com"]);
-    // The queue is counted now, for the first time: a count is valid for a while.
+    // The queue is counted now, for the first time: a count is cached for a while.
     wait_until("the queue was counted", || glance()["counts"].is_object());
     let shown = glance();
     assert_eq!(
@@ -440,7 +440,7 @@ fn jrn1_the_way_of_a_message_is_traced_from_submission_to_the_last_reply() {
     );
     assert_eq!((&failed["messageId"], &failed["address"]), (&json!("way@example.org"), &json!(USER)));
     assert!(failed["reason"].as_str().unwrap().contains("nobody here"), "{failed}");
-    // The report has an id of its own, by which it is found in the account of the sender.
+    // The report has an id of its own, by which it is found in the sender's account.
     let reported = found.iter().find(|entry| entry["outcome"] == "reported").unwrap();
     let id = reported["reason"].as_str().unwrap().rsplit_once(' ').unwrap().1.to_owned();
     wait_until("the report is noted", || outcomes(&id, USER) == ["delivered"]);
@@ -471,7 +471,8 @@ fn jrn3_a_submission_by_jmap_is_traced_from_the_queue_on() {
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
-/// Clients submit until the server is killed, several times. What was answered with 250 reaches everybody, and the own account once.
+/// Clients submit until the server is killed, several times. What was answered with 250 reaches all recipients, and the own
+/// account once.
 #[test]
 fn qu1_what_was_accepted_survives_kills() {
     const CLIENTS: usize = 3;
@@ -512,7 +513,7 @@ fn qu1_what_was_accepted_survives_kills() {
         });
     }
     let sending = Sending::start(&folder, &sink);
-    // A claim of the killed server is taken back when its lease ends.
+    // A claim of the killed server expires with its lease.
     wait_until("the queue is empty", || sending.queue(&folder, &["list"]).is_empty());
     let taken = sink.taken();
     let own = sending.subjects();

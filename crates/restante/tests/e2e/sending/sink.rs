@@ -1,4 +1,4 @@
-//! A mail server that takes what it is sent, notes it, and refuses on demand.
+//! A mail server that accepts all messages, records them, and refuses on demand.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -18,9 +18,9 @@ pub(super) struct ReceivedMail {
     pub(super) recipients: Vec<String>,
     /// With LF.
     pub(super) text: String,
-    /// Whether the answer to it was given.
+    /// Whether the answer to it was sent.
     pub(super) is_answered: bool,
-    /// Whether the client went on after the answer. As long as it has connections enough, it has noted the answer then.
+    /// Whether the client went on after the answer. If it has enough connections, it has recorded the answer then.
     pub(super) is_noted: bool,
 }
 
@@ -32,26 +32,26 @@ impl ReceivedMail {
     }
 }
 
-/// Where a message can be held up.
+/// Where a message can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// `DATA` has no reply.
     Data,
-    /// The message was taken, and has no reply.
+    /// The message was received, and has no reply.
     Taken,
     /// A recipient has been refused; the conversation goes on.
     Refused,
 }
 
-/// A message that is waited for, by its recipient.
+/// A message to hold, by its recipient.
 struct Hold {
     step: Step,
     recipient: String,
     reached: mpsc::SyncSender<String>,
 }
 
-/// A mail server. Recipients whose local part begins with `refused` get 550, `later` 451 while it is busy, and a message to `cut` is
-/// taken without an answer.
+/// A mail server. Recipients whose local part begins with `refused` get 550, `later` 451 while it is busy, and a message to `cut`
+/// is accepted without an answer.
 pub(super) struct Sink {
     pub(super) address: SocketAddr,
     state: Arc<State>,
@@ -66,14 +66,14 @@ struct State {
 }
 
 impl State {
-    /// Whether a message to this recipient is held up here, which is announced.
+    /// Whether a message to this recipient is held here; if so, this is announced.
     fn holds(&self, step: Step, recipient: &str, client: &str) -> bool {
         let mut hold = self.hold.lock().unwrap();
         let found = hold.take_if(|hold| hold.step == step && hold.recipient == recipient);
         found.is_some_and(|hold| hold.reached.send(client.to_owned()).is_ok())
     }
 
-    /// Keeps a message; returns its index.
+    /// Stores a message; returns its index.
     fn keep(&self, message: ReceivedMail) -> usize {
         let mut taken = self.taken.lock().unwrap();
         taken.push(message);
@@ -111,8 +111,8 @@ impl Sink {
         self.state.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
-    /// Holds up the first message to this recipient at a step; what is returned says when it has got there, and from which client,
-    /// by the name in its `EHLO`.
+    /// Holds the first message to this recipient at a step; the receiver gets the client, by the name in its `EHLO`, when the
+    /// message has got there.
     pub(super) fn hold(&self, step: Step, recipient: &str) -> mpsc::Receiver<String> {
         let (reached, wait) = mpsc::sync_channel(1);
         *self.state.hold.lock().unwrap() = Some(Hold { step, recipient: recipient.to_owned(), reached });
@@ -205,7 +205,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Says nothing until the client is gone.
+/// Sends nothing until the client is gone.
 fn until_closed(mut lines: impl Iterator<Item = io::Result<String>>) -> io::Result<()> {
     lines.try_for_each(|line| line.map(drop))
 }

@@ -21,7 +21,7 @@ fn number(publisher: u64, n: u64) -> u64 {
     publisher * EVENTS + n
 }
 
-/// The n of each publisher's events, in the order in which they came.
+/// The n of each publisher's events, in the order of their arrival.
 fn by_publisher(read: &[u64]) -> Vec<Vec<u64>> {
     let of = |publisher| read.iter().filter(move |number| *number / EVENTS == publisher);
     (0..PUBLISHERS).map(|publisher| of(publisher).map(|number| number % EVENTS).collect()).collect()
@@ -65,7 +65,7 @@ fn come_and_go(hub: &Hub, publishers: &[Publisher], reader: u64, is_over: &Atomi
         read.extend(super::read(&subscription));
         for (publisher, came) in by_publisher(&read).into_iter().enumerate() {
             assert!(came.windows(2).all(|pair| pair[0] + 1 == pair[1]), "no hole, no repeat: {came:?}");
-            // What was published wholly between subscribing and unsubscribing is there.
+            // What was completely published between subscribing and unsubscribing must have arrived.
             let due = begun[publisher]..done[publisher];
             if !due.is_empty() {
                 let (first, last) = (came.first().copied(), came.last().copied());

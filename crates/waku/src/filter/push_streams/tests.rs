@@ -103,7 +103,7 @@ impl Client {
 struct Stream {
     client: Arc<Client>,
     messages: usize,
-    /// It must not be used any more: libp2p's streams panic then.
+    /// The stream must not be used any more: libp2p's streams panic then.
     is_broken: bool,
 }
 

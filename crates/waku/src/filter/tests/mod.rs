@@ -1,4 +1,4 @@
-//! The filter with simulated clients, and with real nodes on loopback.
+//! Tests the filter with simulated clients, and with real nodes on loopback.
 
 pub(crate) mod network;
 mod sessions;
@@ -366,7 +366,7 @@ async fn a_subscriber_that_does_not_support_the_protocol_is_removed() {
     }
 }
 
-/// When a connection ends, its streams break before its event arrives.
+/// When a connection ends, its streams break before the event arrives.
 #[tokio::test(start_paused = true)]
 async fn failures_after_a_connection_ended_do_not_count() {
     let setup = Setup::new(FilterConfig { failures_max: nonzero!(1), ..FilterConfig::default() });

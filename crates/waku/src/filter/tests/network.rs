@@ -1,4 +1,4 @@
-//! The whole door with light nodes, on loopback.
+//! Tests the whole door with light nodes, on loopback.
 
 use libp2p::{Multiaddr, identity::Keypair, multiaddr::Protocol};
 use restante_archive::{Archive, Config, open};

@@ -1,4 +1,4 @@
-//! The sessions of subscribers, also when the session table is slow or fails.
+//! Tests the sessions of subscribers, also when the session table is slow or fails.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -263,7 +263,7 @@ async fn a_failing_table_does_not_stop_subscribers() {
     }
 }
 
-/// Requests of others, and pushes, don't wait for a session that is being opened.
+/// Requests of other peers, and pushes, don't wait for a session that is being opened.
 #[tokio::test(start_paused = true)]
 async fn a_hanging_table_does_not_stop_others() {
     let (setup, gate) = gated(1, false);

@@ -16,7 +16,7 @@ use libp2p::{
 use super::{Origin, RequestHandler, Streams, handler::Handler};
 use crate::node::address::AddressGroup;
 
-/// Makes a handler for each connection.
+/// Creates a handler for each connection.
 pub(crate) struct Behaviour {
     streams: Streams,
     requests: Arc<RequestHandler>,
@@ -54,7 +54,7 @@ impl NetworkBehaviour for Behaviour {
         Ok(Handler::new(peer, id, Origin::Dialled, self.streams.clone(), self.requests.clone()))
     }
 
-    /// Handlers register and unregister themselves: another behaviour may refuse a connection after its handler was made.
+    /// Handlers register and unregister themselves: another behaviour may refuse a connection after its handler was created.
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
 
     fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {

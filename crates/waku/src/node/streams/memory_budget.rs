@@ -1,7 +1,7 @@
 //! Bounds the memory of answers that peers have not read yet.
 //!
-//! Memory is reserved before an answer is made, for the longest answer of its service, and the unused part is released when the
-//! length is known. A peer that does not read keeps its memory reserved, so when other answers wait for memory, a stream on
+//! Memory is reserved before an answer is created, for the longest answer of its service, and the unused part is released when
+//! the length is known. A peer that does not read keeps its memory reserved, so when other answers wait for memory, a stream on
 //! which the peer has read nothing for a moment is reset.
 
 use std::{

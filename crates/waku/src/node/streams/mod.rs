@@ -62,7 +62,7 @@ pub(crate) struct OpenRequest {
     pub(crate) then: Then,
 }
 
-/// What to do with a stream once it is open.
+/// What to do with a stream when it is open.
 pub(crate) enum Then {
     /// Return it to the caller.
     Return(oneshot::Sender<Result<Stream, OpenError>>),
@@ -79,9 +79,9 @@ pub(crate) struct Exchange {
 }
 
 impl Then {
-    /// Handles an opened stream or the error; returns the work that is left.
+    /// Handles an opened stream or the error; returns the remaining work.
     fn run(self, opened: Result<Stream, OpenError>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        // Replies may fail: the caller may have gone.
+        // Replies may fail: the caller may have dropped the receiver.
         match (self, opened) {
             (Self::Return(reply), opened) => _ = reply.send(opened),
             (Self::Exchange(exchange), Err(error)) => _ = exchange.reply.send(Err(error.into())),
@@ -133,7 +133,7 @@ pub(crate) enum Origin {
     Incoming(Option<AddressGroup>),
 }
 
-/// When a connection was last used, in milliseconds since the node was made, and the number of streams in use.
+/// When a connection was last used, in milliseconds since the node was created, and the number of streams in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activity(Arc<[AtomicU64; 2]>);
 

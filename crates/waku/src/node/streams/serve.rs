@@ -26,7 +26,7 @@ use crate::{
 
 /// A request of this size usually arrives as a whole: it is read without a permit for large requests.
 const SMALL_REQUEST_BYTES: usize = 4 << 10;
-/// Larger requests that are read at the same time, on all connections and on one.
+/// The most larger requests that are read at the same time, on all connections and on one.
 const LARGE_REQUESTS_MAX: usize = 256;
 const LARGE_REQUESTS_PER_CONNECTION_MAX: usize = 4;
 /// A peer has the request time-out for each of these parts of an answer...

@@ -1,4 +1,4 @@
-//! What a client asks of a live stream: which messages, and from where on.
+//! A client's request for a live stream: which messages, and from where on.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -15,29 +15,29 @@ use super::super::{
 };
 use crate::validate::{Rules, check_pubsub_topic};
 
-/// The names that a live stream knows.
+/// The query names of a live stream.
 pub(crate) const LIVE_NAMES: &[&str] =
     &["pubsubTopic", "contentTopics", "contentTopicPrefix", "cursor", "start"];
-/// The most content topics and prefixes of one stream: who wants more of them wants a prefix.
+/// The most content topics and prefixes of one stream: a client that needs more needs a prefix.
 pub(crate) const LIVE_TOPICS_MAX: usize = 1_000;
-/// How much of what a stream reads is shown to operators.
+/// The longest description of a stream's topics for operators, in characters.
 const READS_CHARS_MAX: usize = 120;
-/// The header by which a browser's `EventSource` says where its connection broke off.
+/// The header in which a browser's `EventSource` sends the cursor at which its connection broke.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// A stream as it was asked for.
+/// A requested stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) wants: Wants,
     pub(super) from: From,
 }
 
-/// From where on a stream reads.
+/// Where a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     /// What arrives from now on.
     Now,
-    /// What follows a place.
+    /// What follows a key.
     Behind(Key),
     /// What follows a message.
     Message(MessageHash),
@@ -52,7 +52,7 @@ pub(super) struct Wants {
 }
 
 impl Asked {
-    /// Reads a request. `pubsubTopic` in the query is for the path that has none in it.
+    /// Parses a request. `pubsubTopic` in the query is for the path that does not contain it.
     pub(super) fn read(
         uri: &Uri,
         headers: &HeaderMap,
@@ -80,7 +80,7 @@ impl Asked {
     }
 }
 
-/// The fields of a request as they are read.
+/// The fields of a request as they are parsed.
 #[derive(Default)]
 struct Fields {
     pubsub_topic: Option<Arc<str>>,
@@ -93,7 +93,7 @@ struct Fields {
 const NO_CURSOR: &str = "expected an id of a live stream, or 0x and 64 hex digits";
 
 impl Fields {
-    /// Reads one `name=value`. Names that are not known are refused, as in the other routes; empty values are ignored.
+    /// Parses one `name=value`. Unknown names are refused, as in the other routes; empty values are ignored.
     fn read(&mut self, pair: &str) -> Result<(), Refusal> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if !LIVE_NAMES.contains(&name) {
@@ -143,7 +143,7 @@ impl Fields {
     }
 }
 
-/// Everything at or after a time: what follows the last place before it.
+/// Everything at or after a time: what follows the last key before it.
 fn since(start: Timestamp) -> From {
     match start.nanos().checked_sub(1) {
         Some(before) => From::Behind(Key { timestamp: Timestamp(before), message_hash: MessageHash::MAX }),
@@ -151,7 +151,7 @@ fn since(start: Timestamp) -> From {
     }
 }
 
-/// A place as a stream gives it: nanoseconds since 1970 and, after a hyphen, the message's hash without `0x`; a place before
+/// Writes a key as a stream's cursor: nanoseconds since 1970 and, after a hyphen, the message's hash without `0x`; a key before
 /// all messages of its time has no hash.
 pub(super) fn write_cursor(key: Key, out: &mut Vec<u8>) {
     out.extend_from_slice(key.timestamp.nanos().to_string().as_bytes());
@@ -171,7 +171,7 @@ fn parse_cursor(text: &str) -> Option<From> {
 }
 
 impl Wants {
-    /// What the hub is asked for.
+    /// The interests for the hub.
     pub(super) fn interests(&self) -> Vec<Interest> {
         let of = |topics| Interest { channel: self.pubsub_topic.clone(), topics };
         if self.takes_all_topics() {
@@ -182,7 +182,7 @@ impl Wants {
         exact.chain(prefixes).map(of).collect()
     }
 
-    /// What the archive is asked for: a superset of what is wanted where there are prefixes, which it does not know.
+    /// The query for the archive: a superset of the wanted messages if there are prefixes, which archives don't support.
     pub(super) fn query(&self, behind: Key, end: Option<Timestamp>, limit: usize) -> Query {
         let topics = match self.takes_all_topics() || !self.prefixes.is_empty() {
             true => Topics::Any,
@@ -193,7 +193,7 @@ impl Wants {
         Query { channel, topics, end, cursor, limit, ..Query::default() }
     }
 
-    /// Whether a row that the archive gives is wanted.
+    /// Whether a row that the archive returned is wanted.
     pub(super) fn has(&self, row: &Row<'_>) -> bool {
         self.takes_all_topics()
             || self.content_topics.binary_search_by(|topic| (**topic).cmp(row.topic)).is_ok()
@@ -204,12 +204,12 @@ impl Wants {
         self.content_topics.is_empty() && self.prefixes.is_empty()
     }
 
-    /// How many topics and prefixes it names.
+    /// The number of topics and prefixes.
     pub(super) fn len(&self) -> usize {
         self.content_topics.len() + self.prefixes.len()
     }
 
-    /// What it reads, for operators.
+    /// A description for operators.
     pub(super) fn describe(&self) -> String {
         let exact = self.content_topics.iter().map(ToString::to_string);
         let prefixes = self.prefixes.iter().map(|prefix| format!("{prefix}*"));

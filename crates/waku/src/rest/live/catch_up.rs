@@ -1,4 +1,4 @@
-//! The walk through the archive, up to where a stream goes over to what arrives. Why that is exact: see [`super::hand_over`].
+//! The walk through the archive, until a stream switches to live messages. For why that is exact, see [`super::hand_over`].
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -27,24 +27,24 @@ use crate::{
     validate::is_pubsub_topic,
 };
 
-/// Pieces that wait for the client: the next one is made while one is sent.
+/// Pieces that wait for the client: the next one is built while one is sent.
 const STEPS_WAITING: usize = 1;
-/// How often to look whether the spool has been emptied.
+/// How often to check whether the spool is empty.
 const SPOOL_PAUSE: Duration = Duration::from_millis(50);
-/// How long what must be given at once is kept, while the walk waits for something to be archived.
+/// How long events that must be sent at once may be delayed while the walk waits for something to be archived.
 const LATE_PAUSE: Duration = Duration::from_millis(50);
 
-/// How large the pieces of a walk are.
+/// The sizes of a walk's pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
-    /// Rows of the first page. Pages grow while their rows are few bytes, so that a walk through small messages, or through many
-    /// that are not wanted, takes few of them.
+    /// Rows of the first page. Pages grow while their rows are small, so that a walk through small messages, or through many that
+    /// are not wanted, takes few of them.
     pub(super) rows_first: usize,
-    /// Rows of a page at most.
+    /// The most rows of a page.
     pub(super) rows_max: usize,
-    /// Messages are sent together up to so many bytes, and one message more.
+    /// Messages are sent together up to this many bytes, and one message more.
     pub(super) chunk_bytes: usize,
-    /// Events that are held at most, beside what the settings allow.
+    /// The most events that are held, within what the settings allow.
     pub(super) held_max: usize,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct CatchUp {
     page_rows: usize,
     /// Whether other nodes may archive announced messages.
     has_others: bool,
-    /// The last time when a message was announced that other nodes may not have archived yet and that only the walk gives: before
+    /// The last time when a message was announced that other nodes may not have archived yet and that only the walk sends: before
     /// the stream joined, or when an event was dropped.
     last_announced: Instant,
     page_timeout: Duration,
@@ -74,9 +74,9 @@ pub(super) struct CatchUp {
 enum Stop {
     /// The session has ended.
     Ended(Ended),
-    /// The archive can't go on.
+    /// The archive failed.
     Unavailable,
-    /// The client has gone.
+    /// The client has disconnected.
     Gone,
 }
 
@@ -93,7 +93,7 @@ struct Found {
 }
 
 impl CatchUp {
-    /// A walk that begins after a place, for a stream that has joined the hub.
+    /// Creates a walk from after a key, for a stream that has joined the hub.
     pub(super) async fn new(
         app: Arc<App>,
         member: Member,
@@ -123,7 +123,7 @@ impl CatchUp {
         }
     }
 
-    /// Waits until the archive has what was announced before the stream joined.
+    /// Waits until the archive has everything that was announced before the stream joined.
     pub(super) async fn begin(&mut self, deadline: Instant) -> Result<(), Refusal> {
         match self.settle(deadline).await {
             Ok(()) => Ok(()),
@@ -138,7 +138,7 @@ impl CatchUp {
         }
     }
 
-    /// Walks in a task of its own; what it finds comes by the receiver. The task ends when that is dropped.
+    /// Walks in a separate task, which sends its results to the receiver. The task ends when the receiver is dropped.
     pub(super) fn start(self) -> mpsc::Receiver<Step> {
         let (sender, receiver) = mpsc::channel(STEPS_WAITING);
         tokio::spawn(self.run(sender));
@@ -156,7 +156,7 @@ impl CatchUp {
             Err(Stop::Gone) => return,
         };
         self.member.note_end(end);
-        // A client that has everything that waits for it may be slow to take the end: the session is closed meanwhile.
+        // The session is closed first: a client that has not read everything yet may be slow to receive the end.
         drop(self);
         let _ = sender.send(Step::End(end)).await;
     }
@@ -190,7 +190,7 @@ impl CatchUp {
         Box::new(LiveMessages::behind_walk(self.member, self.marks, held.collect(), given, metrics))
     }
 
-    /// Asks for a page and makes of its first rows what is to be sent. The page is let go of before anybody waits for the
+    /// Queries a page and collects what is to be sent of its first rows. The page is dropped before anything waits for the
     /// client.
     async fn look(&mut self) -> Result<Found, Stop> {
         let app = self.app.clone();
@@ -199,7 +199,7 @@ impl CatchUp {
         if chunk.is_full() {
             return Ok(Found { items: chunk.items, is_end: false });
         }
-        self.meanwhile(yield_now()).await?; // an engine may answer at once, again and again
+        self.meanwhile(yield_now()).await?; // an engine may return at once, again and again
         let turn = self.meanwhile(app.live.walks.acquire()).await?;
         let query = self.wants.query(self.hand_over.position(), self.hand_over.end(), self.page_rows);
         let asked = timeout(self.page_timeout, app.archive.query(&query));
@@ -223,7 +223,7 @@ impl CatchUp {
         let (mut rows, mut is_cut) = (0, false);
         for row in page.rows() {
             let key = row.key();
-            // Something may have been dropped while the page was asked for.
+            // Something may have been dropped while the page was queried.
             is_cut = self.hand_over.is_uncertain(key) || !self.take_passed(key, &mut chunk);
             if is_cut {
                 break;
@@ -253,8 +253,8 @@ impl CatchUp {
         Found { items: chunk.items, is_end: page.next.is_none() && !is_cut }
     }
 
-    /// Events that nothing else will give, as many as there is room for. Once all of them are, and none is held, the stream has
-    /// come so far.
+    /// Takes events that nothing else will send, as many as fit. Once all of them are sent, and none is held, the stream's cursor
+    /// advances.
     fn take_late(&mut self, chunk: &mut Chunk) {
         while !chunk.is_full() {
             let Some(event) = self.hand_over.take_late() else { break };
@@ -266,8 +266,8 @@ impl CatchUp {
         }
     }
 
-    /// Events that the walk passes on its way to a place. Answers whether it may go there: there is room left, and what stands
-    /// before has been taken.
+    /// Takes the events that the walk passes on its way to `key`. Returns whether it may go there: there is space left, and
+    /// everything before `key` has been taken.
     fn take_passed(&mut self, key: Key, chunk: &mut Chunk) -> bool {
         while !chunk.is_full() {
             let Some(event) = self.hand_over.take_passed(key) else { return true };
@@ -276,14 +276,14 @@ impl CatchUp {
         false
     }
 
-    /// Waits until all is archived that was announced at this node.
+    /// Waits until everything that was announced at this node is archived.
     async fn settle(&mut self, deadline: Instant) -> Result<(), Stop> {
         let settled = settled(self.app.clone(), deadline);
         self.hand_over.settle();
         self.meanwhile(settled).await?.map_err(|_| Stop::Unavailable)
     }
 
-    /// Waits until this node and others have archived what they announced. What is dropped meanwhile counts for the next time.
+    /// Waits until this node and others have archived what they announced. Events that are dropped meanwhile count for the next time.
     async fn settle_all(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
         let app = self.app.clone();
         self.has_others = self.has_others || self.meanwhile(has_others(&app)).await?;
@@ -293,7 +293,7 @@ impl CatchUp {
         self.giving_late(sender, settled).await?.map_err(|_| Stop::Unavailable)
     }
 
-    /// Waits until other nodes must have archived what was announced up to now.
+    /// Waits until other nodes must have archived what was announced so far.
     async fn wait_for_others(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
         if !self.has_others {
             return Ok(());
@@ -301,7 +301,7 @@ impl CatchUp {
         self.giving_late(sender, sleep_until(self.last_announced + OTHERS_LAG)).await
     }
 
-    /// Does something that may take long, and gives meanwhile what must be given at once.
+    /// Runs `work`, which may take long, and meanwhile sends what must be sent at once.
     async fn giving_late<T>(
         &mut self,
         sender: &mpsc::Sender<Step>,
@@ -324,12 +324,12 @@ impl CatchUp {
         }
     }
 
-    /// Waits until the client has taken what was sent before.
+    /// Waits until the client has received what was sent before.
     async fn reserve<'s>(&mut self, sender: &'s mpsc::Sender<Step>) -> Result<mpsc::Permit<'s, Step>, Stop> {
         self.meanwhile(sender.reserve()).await?.map_err(|_| Stop::Gone)
     }
 
-    /// Does something, and takes what arrives meanwhile.
+    /// Runs `work`, and takes what arrives meanwhile.
     async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Stop> {
         let mut work = pin!(work);
         loop {
@@ -349,7 +349,7 @@ impl CatchUp {
         self.marks.taken(events.len(), &self.member.subscription);
         let now = self.marks.now();
         for event in events.iter().filter(|event| is_pubsub_topic(&event.channel)) {
-            // What may be held for long does not count against the hub's limit.
+            // An event that may be held for long must not count against the hub's limit.
             let is_dropped = self.hand_over.arrived(Arc::new(event.to_unmetered()), now)?;
             if is_dropped {
                 self.last_announced = Instant::now();
@@ -359,12 +359,12 @@ impl CatchUp {
     }
 }
 
-/// Whether other nodes share the table, and perhaps the archive. While nobody knows there may be some.
+/// Whether other nodes share the table, and perhaps the archive. If that is unknown, there may be some.
 async fn has_others(app: &App) -> bool {
     app.rest.waku.live.nodes.nodes().await.map_or(true, |nodes| nodes.len() > 1)
 }
 
-/// Waits until the archive's queue and its spool have been emptied of what was there.
+/// Waits until what is in the archive's queue and spool now is archived.
 async fn settled(app: Arc<App>, deadline: Instant) -> Result<(), Elapsed> {
     let settled = async {
         app.rest.waku.intake.settled().await;
@@ -375,7 +375,7 @@ async fn settled(app: Arc<App>, deadline: Instant) -> Result<(), Elapsed> {
     timeout_at(deadline, settled).await
 }
 
-/// What is sent together.
+/// Messages that are sent together.
 struct Chunk {
     items: Vec<Item>,
     bytes: usize,
@@ -388,7 +388,7 @@ impl Chunk {
         Self { items: Vec::new(), bytes: 0, bytes_max, archived: 0 }
     }
 
-    /// Whether nothing more is to be put into it.
+    /// Whether nothing more should be added.
     fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
     }
@@ -398,7 +398,7 @@ impl Chunk {
         self.items.push(Item { cursor, json });
     }
 
-    /// An event out of its place has no cursor: the stream would go on from there, and may not have come so far.
+    /// An event out of order has no cursor: the stream would resume from it, and may not be that far.
     fn push_event(&mut self, event: &Event) {
         self.push(None, json_of(event));
     }

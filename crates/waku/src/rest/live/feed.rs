@@ -1,4 +1,4 @@
-//! What a stream gives, one piece after the other: first what the walk sends, then what arrives.
+//! What a stream sends, piece by piece: first what the walk finds, then messages as they arrive.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -20,28 +20,28 @@ use super::{
 };
 use crate::{rest::json, validate::is_pubsub_topic};
 
-/// How often a stream that has nothing to give says that it is there: proxies close what is silent for a minute as a rule.
+/// How often an idle stream sends a sign of life: proxies usually close connections that are silent for a minute.
 pub(super) const BEAT: Duration = Duration::from_secs(15);
-/// Messages are sent together up to so many bytes, and one message more.
+/// Messages are sent together up to this many bytes, and one message more.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// A message of a stream.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Where the stream goes on when it breaks off after this message. `None` for what is never archived.
+    /// Where the stream resumes when it breaks off after this message. `None` for a message that is never archived.
     pub(super) cursor: Option<Key>,
     /// The message as JSON, in one line.
     pub(super) json: Bytes,
 }
 
-/// What a stream gives next.
+/// What a stream sends next.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// Messages, in order.
     Messages(Vec<Item>),
-    /// From here on messages are given as they arrive.
+    /// From here on messages are sent as they arrive.
     Live(Key),
-    /// No more comes.
+    /// Nothing follows.
     End(End),
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Piece {
 pub(super) enum End {
     /// Its session has ended.
     Session(Ended),
-    /// The archive can't go on.
+    /// The archive failed.
     Unavailable,
 }
 
@@ -77,7 +77,7 @@ impl End {
 
 /// See the module.
 pub(super) enum Feed {
-    /// The archive is walked by a task of its own, which sends what it finds.
+    /// A separate task walks the archive and sends what it finds.
     CatchingUp(mpsc::Receiver<Step>),
     /// Messages come from the subscription.
     Live(Box<LiveMessages>),
@@ -92,7 +92,7 @@ pub(super) enum Step {
 }
 
 impl Feed {
-    /// The next piece; after the end there is none. Nothing is lost when the wait is given up.
+    /// The next piece; none after the end. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Piece> {
         let piece = match self {
             Self::CatchingUp(steps) => match steps.recv().await {
@@ -103,7 +103,7 @@ impl Feed {
                     Piece::Live(cursor)
                 }
                 Some(Step::End(end)) => Piece::End(end),
-                None => Piece::End(End::Unavailable), // the walk has failed
+                None => Piece::End(End::Unavailable), // the walk failed
             },
             Self::Live(live) if !live.is_announced => live.announce(),
             Self::Live(live) => live.next().await,
@@ -115,7 +115,7 @@ impl Feed {
         Some(piece)
     }
 
-    /// Where a stream that is silent now would go on.
+    /// Where a stream that is idle now would resume.
     pub(super) fn cursor(&mut self) -> Option<Key> {
         match self {
             Self::Live(live) => Some(live.cursor()),
@@ -124,13 +124,13 @@ impl Feed {
     }
 }
 
-/// Messages as they arrive, as they are given to a client.
+/// Messages as they arrive, prepared for a client.
 pub(super) struct LiveMessages {
     member: Member,
     marks: Marks,
-    /// Taken from the subscription, and not given yet.
+    /// Taken from the subscription, and not sent yet.
     taken: VecDeque<Arc<Event>>,
-    /// What the walk has given, which may be announced again for a while.
+    /// What the walk has sent, and may be announced again for a while.
     given: Option<(Given, Instant)>,
     metrics: LiveMetrics,
     is_announced: bool,
@@ -142,7 +142,7 @@ impl LiveMessages {
         Self { member, marks, taken: VecDeque::new(), given: None, metrics, is_announced: false }
     }
 
-    /// A stream after a walk, which has `held` left.
+    /// A stream after a walk, with the events that the walk still `held`.
     pub(super) fn behind_walk(
         member: Member,
         marks: Marks,
@@ -173,7 +173,7 @@ impl LiveMessages {
         }
     }
 
-    /// Waits for events, or for the end.
+    /// Waits for events or the end.
     async fn wait(&mut self) -> Option<Ended> {
         let next = self.member.subscription.next();
         let next = match &self.given {
@@ -197,7 +197,7 @@ impl LiveMessages {
         }
     }
 
-    /// The next messages of those that were taken.
+    /// The next messages among those that were taken.
     fn take_chunk(&mut self) -> Vec<Item> {
         let (mut items, mut bytes) = (Vec::new(), 0);
         while bytes < CHUNK_BYTES {
@@ -210,7 +210,7 @@ impl LiveMessages {
             items.push(Item { cursor: self.marks.cursor_of(&event), json });
         }
         if self.taken.is_empty() {
-            self.taken = VecDeque::new(); // an idle stream holds no memory for what was
+            self.taken = VecDeque::new(); // an idle stream keeps no memory of earlier events
             self.marks.given();
         }
         if self.taken.is_empty()
@@ -231,21 +231,21 @@ impl LiveMessages {
     }
 }
 
-/// An event as JSON, made by the first stream that gives it.
+/// An event as JSON, made by the first stream that sends it.
 pub(super) fn json_of(event: &Event) -> Bytes {
     event.form(Form::Json, |event| json::write_event(event).into()).clone()
 }
 
-/// How far a stream has come: before which place in the archive's order nothing can come any more that it has not given.
+/// How far a stream is: the key in the archive's order before which nothing can arrive any more that it has not sent.
 ///
-/// Messages come in the order of their arrival, and their times are off from that: what comes next may stand far before what was
-/// given last. So a cursor is not the place of the last message, but the earliest place at which a message could stand that
-/// arrives after all that was given had arrived.
+/// Messages arrive in another order than that of their times: the next one may have a much earlier key than the last one sent. So
+/// a cursor is not the key of the last message, but the earliest key that a message can have that arrives after everything sent
+/// so far had arrived.
 pub(super) struct Marks {
     clock: Arc<dyn Clock>,
     times: Times,
     low: Key,
-    /// When so many further events are given, everything is given that had arrived by then.
+    /// After this many further events, everything that had arrived at this time is sent.
     ahead: Option<(Timestamp, usize)>,
 }
 
@@ -260,19 +260,19 @@ impl Marks {
         self.clock.now()
     }
 
-    /// Everything before this was given, and nothing will come there.
+    /// Everything before this was sent, and nothing will arrive there.
     pub(super) fn low(&self) -> Key {
         self.low
     }
 
-    /// Notes that so many events were taken from the subscription.
+    /// Records that this many events were taken from the subscription.
     pub(super) fn taken(&mut self, events: usize, subscription: &Subscription) {
         match &mut self.ahead {
             Some((_, left)) => *left = left.saturating_sub(events),
             None => {
-                let now = self.clock.now(); // before the look at the queue: what comes between the two is counted
+                let now = self.clock.now(); // before the queue is read: what arrives in between is counted
                 let waiting = subscription.waiting();
-                // What waited at a session's end is gone without having been given.
+                // What waited when the session ended is lost without having been sent.
                 if subscription.ended().is_none() {
                     self.ahead = Some((now, waiting));
                 }
@@ -280,7 +280,7 @@ impl Marks {
         }
     }
 
-    /// Notes that all that was taken has been given.
+    /// Records that everything that was taken has been sent.
     pub(super) fn given(&mut self) {
         if let Some((now, 0)) = self.ahead {
             self.low = self.low.max(place_at(self.times.earliest_after(now)));
@@ -288,7 +288,7 @@ impl Marks {
         }
     }
 
-    /// The cursor of an event while others wait to be given after it.
+    /// The cursor of an event while others wait to be sent after it.
     fn cursor_of(&self, event: &Event) -> Option<Key> {
         (!is_ephemeral(event)).then_some(self.low)
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::rest::{RestConfig, reply::Refusal};
 
 /// The resource of the live streams of a node: a client's connection has one stream at a time. Two nodes that share a table may
-/// see the same address of different clients, behind a proxy, so that each node has a resource of its own.
+/// see different clients with the same address, behind a proxy, so each node has its own resource.
 fn resource_at(node: NodeId) -> String {
     format!("live/{node}")
 }
@@ -27,7 +27,7 @@ fn resource_at(node: NodeId) -> String {
 /// The door's name in the table.
 const DOOR: &str = "rest_live";
 
-/// A stream's place among those who are connected. Dropping it leaves the hub and closes the session.
+/// A stream's session and subscription. Dropping it leaves the hub and closes the session.
 pub(super) struct Member {
     pub(super) subscription: Subscription,
     sessions: Arc<dyn Sessions>,
@@ -38,7 +38,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Opens a session and subscribes at the hub: the subscription gets every message that is announced after this.
+    /// Opens a session and subscribes to the hub: the subscription gets every message that is announced after this.
     pub(super) async fn join(
         live: &Live,
         client: SocketAddr,
@@ -69,7 +69,7 @@ impl Member {
         Ok(member)
     }
 
-    /// Notes why the stream ends; by itself it ends because its client has left.
+    /// Records why the stream ends; without this, the reason is that its client has left.
     pub(super) fn note_end(&mut self, why: End) {
         self.end.get_or_insert(why);
     }
@@ -80,8 +80,8 @@ impl Drop for Member {
         let end = self.end.unwrap_or(End::Session(Ended::Left));
         self.gauge.dec();
         self.metrics.ended(end);
-        // The hub has found that it reads too slowly, or has no room, and the table learns it from here. Of all other ends it
-        // knows.
+        // Only the hub knows that the stream reads too slowly or does not fit, so the table is notified here. It knows of all
+        // other ends.
         let why = match end {
             End::Session(why @ (Ended::Slow | Ended::Full)) => why,
             End::Session(_) | End::Unavailable => Ended::Left,
@@ -111,7 +111,7 @@ async fn open(live: &Live, client: SocketAddr, wants: &Wants) -> Result<SessionI
 
 const NO_SESSION: Refusal = Refusal::unavailable("no session can be opened for this stream: try again later");
 
-/// Closes a session without waiting for it: it is called from `drop`, too.
+/// Closes a session without waiting for it: `drop` calls this, too.
 fn close(sessions: Arc<dyn Sessions>, id: SessionId, why: Ended) {
     let Ok(runtime) = Handle::try_current() else { return };
     runtime.spawn(async move {

@@ -1,4 +1,4 @@
-//! What is counted of live streams.
+//! The metrics of live streams.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -9,7 +9,7 @@ use restante_sessions::Ended;
 
 use super::feed::End;
 
-/// What is counted of live streams.
+/// The metrics of live streams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveMetrics {
     streams: Family<TransportLabel, Gauge>,
@@ -17,7 +17,7 @@ pub(crate) struct LiveMetrics {
     ended: Family<ReasonLabel, Counter>,
 }
 
-/// How a stream is read.
+/// The transport of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Sse,
@@ -52,9 +52,9 @@ impl Transport {
 }
 
 impl LiveMetrics {
-    /// Makes the metrics visible in `registry`, the one of the REST door.
+    /// Registers the metrics in `registry`, that of the REST door.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        // All are there from the start, so that the first of each is an increase.
+        // All label values exist from the start, so that the first of each is an increase.
         for transport in Transport::ALL {
             let _ = self.streams.get_or_create(&transport.label());
         }

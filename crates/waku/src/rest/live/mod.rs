@@ -1,25 +1,25 @@
 //! Live streams: messages as they arrive, after everything since a cursor, as Server-Sent Events or over a WebSocket.
 //!
-//! A stream is a session: [`member`] opens it and subscribes at the hub. [`ask`] reads what a client wants, [`catch_up`] walks
-//! the archive from its cursor, [`hand_over`] says why nothing is missing and nothing comes twice where the two meet, [`feed`]
-//! is what comes out, and [`sse`] and [`socket`] write it.
+//! A stream is a session: [`member`] opens it and subscribes to the hub. [`ask`] parses what a client wants, [`catch_up`] walks
+//! the archive from its cursor, [`hand_over`] explains why nothing is missing and nothing is repeated where the two meet,
+//! [`feed`] is the output, and [`sse`] and [`socket`] write it.
 //!
-//! **Cursors.** A message from the archive carries its own place, so that a stream goes on right after it. A message as it
-//! arrives carries a place before which nothing can come any more: the validity window of timestamps and some seconds
-//! before the moment at which everything that had arrived was given. A client that comes back with it misses nothing, and is
-//! given again what it had of these last thirty seconds or so: clients know a message by its `messageHash`. The same holds for
-//! the last seconds of a walk. What a stream that comes back can miss, because it is in no archive or came to it by another way:
+//! **Cursors.** A message from the archive has its own key as cursor, so that a stream resumes right after it. A message that is
+//! sent as it arrives has a key as cursor before which nothing can arrive any more: the validity window of timestamps and some
+//! seconds before the moment at which everything that had arrived was sent. A client that resumes there misses nothing, and gets
+//! what it already had of these last thirty seconds or so again: clients identify a message by its `messageHash`. The same holds
+//! for the last seconds of a walk. What a resumed stream can miss, because it is in no archive or arrives in another way:
 //!
-//! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
-//! - messages that the server takes from other stores (store sync) long after their time, which are never announced either;
+//! - messages that are never archived: ephemeral ones, and those with a time that no archive accepts;
+//! - messages that the server fetches from other stores (store sync) long after their time, which are never announced either;
 //! - messages that were published at another node of the table whose archiving took longer than ten seconds, if they were
-//!   announced while the stream was away;
-//! - on a server that takes messages of any time (a window of 0), those whose time is further from its clock than the usual
-//!   window: no place is early enough for them.
+//!   announced while the stream was disconnected;
+//! - on a server that accepts messages of any time (a window of 0), those whose time is further from its clock than the usual
+//!   window: no cursor is early enough for them.
 //!
-//! **Durability.** A message is given as it arrives, before it is durable: waiting for the sync would delay it for as long as
-//! other writes keep the disk busy. So a stream may give a message whose publisher never got an acknowledgement: the archive
-//! refused it, or the machine failed before the sync. A cursor later leads only to archived messages.
+//! **Durability.** A message is sent as it arrives, before it is durable: waiting for the sync would delay it for as long as
+//! other writes keep the disk busy. So a stream may send a message whose publisher never got an acknowledgement: the archive
+//! refused it, or the machine failed before the sync. Resuming from a cursor later finds only archived messages.
 
 mod ask;
 mod catch_up;
@@ -54,10 +54,10 @@ use hand_over::Times;
 use member::Member;
 use metrics::Transport;
 
-/// Pages that are asked for and read at the same time, over all streams. Streams wait for each other here, a page long.
+/// Pages that are queried and read at the same time, over all streams. Here streams wait for each other, for the time of a page.
 const WALKS_MAX: usize = 16;
 
-/// What bounds the streams of a door.
+/// The limits on the streams of a door.
 #[derive(Debug)]
 pub(super) struct Bounds {
     streams: Permits,
@@ -102,10 +102,10 @@ async fn open(app: Arc<App>, request: Request<Body>, is_topic_in_path: bool) -> 
     })
 }
 
-/// A client whose address nobody knows, which is none that came by a socket.
+/// The address of a client that did not connect by a socket, and has none.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// Joins the hub, and finds where to begin.
+/// Joins the hub, and determines where to begin.
 async fn feed(
     app: &Arc<App>,
     asked: Asked,
@@ -136,7 +136,7 @@ async fn feed(
 const TOO_MANY: Refusal =
     Refusal::unavailable("as many live streams are open as there may be: try again later");
 
-/// The place of a message in the archive.
+/// The key of a message in the archive.
 async fn place_of(app: &App, hash: MessageHash, deadline: Instant) -> Result<Key, Refusal> {
     let _permit = app.permits.acquire()?;
     let query = Query { hashes: vec![hash], limit: 1, bodies: false, ..Query::default() };

@@ -1,4 +1,4 @@
-//! A live stream over a WebSocket: messages as texts in JSON.
+//! A live stream over a WebSocket: messages as JSON texts.
 
 use axum::response::Response;
 use futures_util::FutureExt;
@@ -12,17 +12,18 @@ use super::{
     feed::{BEAT, End, Feed, Item, Piece},
 };
 
-/// Clients have nothing to say: what they send is dropped. One that sends more in a message is not meant for this.
+/// Clients need not send anything: what they send is dropped. A client that sends longer messages than this was not written for
+/// this protocol.
 pub(super) const LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: BEAT };
-/// What frames a message, with its cursor.
+/// The bytes around a message, with its cursor.
 const FRAME_BYTES: usize = 200;
 
-/// Sends what the feed has over the socket of a handshake.
+/// Sends the feed's pieces over the socket of a handshake.
 pub(super) fn answer(upgrade: Upgrade, feed: Feed) -> Response {
     upgrade.answer(LIMITS, |socket| run(socket, feed).boxed())
 }
 
-/// Sends what the feed has, until either side ends it.
+/// Sends the feed's pieces until either side ends the stream.
 pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocket<S>, mut feed: Feed) {
     loop {
         tokio::select! {

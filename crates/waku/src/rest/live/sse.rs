@@ -1,4 +1,4 @@
-//! A live stream as server-sent events.
+//! A live stream as Server-Sent Events.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::{
     feed::{BEAT, Feed, Item, Piece},
 };
 
-/// What frames a message, beside its cursor.
+/// The bytes around a message, besides its cursor.
 const FRAME_BYTES: usize = 160;
 
-/// The answer that sends what the feed has.
+/// The answer that sends the feed's pieces.
 pub(super) fn answer(feed: Feed) -> Response {
     answer_with(feed, BEAT)
 }
@@ -34,7 +34,7 @@ pub(super) fn answer_with(feed: Feed, beat: Duration) -> Response {
     }))
 }
 
-/// A comment with the place where the stream would continue, which browsers remember although there was no event.
+/// A comment with the cursor at which the stream would resume, which browsers remember although there was no event.
 fn beat_of(cursor: Option<Key>) -> Bytes {
     let mut out = Vec::new();
     write_comment(id_of(cursor).as_deref(), &mut out);

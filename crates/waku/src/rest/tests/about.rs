@@ -62,7 +62,7 @@ async fn a_relay_without_peers_is_reported_and_the_node_is_ready() {
     .await;
 }
 
-/// What else the server keeps has no say in whether history is served.
+/// The health of the server's other roles does not affect whether history is served.
 #[tokio::test]
 async fn stores_beside_the_archive_are_reported() {
     let kept = |name, problem: Option<&'static str>| RoleCheck {
@@ -119,7 +119,7 @@ async fn health_shows_an_archive_that_takes_nothing() {
     assert!(answer.text().contains("the last message could not be archived"));
 }
 
-/// An archive that takes messages after a while.
+/// An archive that accepts messages after a delay.
 struct Slow(Arc<dyn Archive>, Duration);
 
 #[async_trait]
@@ -134,7 +134,7 @@ impl Archive for Slow {
     }
 }
 
-/// Only another message that is published by REST cleared a failure, on a node to which all others come by relay.
+/// A failure was cleared only by another message that was published by REST, even on a node where all others arrive by relay.
 #[tokio::test(start_paused = true)]
 async fn a_failure_counts_for_a_minute_and_not_for_ever() {
     let opened = memory().await;
@@ -147,8 +147,8 @@ async fn a_failure_counts_for_a_minute_and_not_for_ever() {
     assert_eq!(door.get("/health").await.status, 200);
 }
 
-/// The node may take two seconds for a message that is archived already: a request that ended before was a failure of the
-/// archive.
+/// The node may take two seconds for a message that is already archived: a request that ended before then was counted as a
+/// failure of the archive.
 #[tokio::test(start_paused = true)]
 async fn only_the_archive_is_blamed_for_what_it_did_not_take_in_time() {
     for (append_seconds, status) in [(31, 200), (33, 503)] {
@@ -160,7 +160,7 @@ async fn only_the_archive_is_blamed_for_what_it_did_not_take_in_time() {
     }
 }
 
-/// An archive that says of itself how it is.
+/// An archive that reports a given health.
 struct Unwell {
     health: Health,
     inner: Arc<dyn Upkeep>,
@@ -204,7 +204,7 @@ pub(super) async fn door_with_health(health: Health) -> Door {
     door_over(opened.archive.clone(), opened, RestConfig::default())
 }
 
-/// A database that went away, and what came since.
+/// A database that is unavailable, and what has arrived since.
 pub(super) fn away() -> Health {
     Health {
         problem: Some("postgres is unavailable: connection refused".into()),
@@ -215,7 +215,7 @@ pub(super) fn away() -> Health {
     }
 }
 
-/// The status of `/health`, the words for the node and for the store, and the description.
+/// The status of `/health`, the status texts of the node and the store, and the description.
 async fn health_report(health: Health) -> (u16, String, String, String) {
     let answer = door_with_health(health).await.get("/health").await;
     let report: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -235,7 +235,7 @@ async fn health_tells_of_an_engine_that_is_away_and_of_its_spool() {
     );
 }
 
-/// The archive in memory would answer at once; one that is known to be away is not asked, because that may take long.
+/// The archive in memory would answer at once; one that is known to be unavailable is not queried, because that may take long.
 #[tokio::test]
 async fn an_engine_that_is_known_to_be_away_is_not_asked() {
     let opened = memory().await;
@@ -261,7 +261,7 @@ async fn a_spool_that_is_being_drained_is_no_trouble() {
     assert_eq!(desc, "waiting in the spool: 1 message (100 bytes)");
 }
 
-/// What is left is served, so no proxy has to send queries elsewhere.
+/// The rest is served, so no proxy has to send queries elsewhere.
 #[tokio::test]
 async fn damage_is_reported_by_a_server_that_is_ready() {
     let damage = "archived messages that are lost: 5 (00000002.log)";

@@ -16,7 +16,7 @@ fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
     (MessageCache::new(&config, &metrics), metrics)
 }
 
-/// A message with a hash of its own.
+/// A message with a unique hash.
 fn event(pubsub_topic: &str, content_topic: &str, wire: impl Into<Bytes>) -> Arc<Event> {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -46,7 +46,7 @@ fn text_of(metrics: &RestMetrics) -> String {
     text
 }
 
-/// A fetch had no bound but that of the whole cache.
+/// A fetch had no limit but that of the whole cache.
 #[test]
 fn what_would_make_too_long_an_answer_is_left_for_the_next_time() {
     let (cache, _) = cache_of(50);
@@ -101,7 +101,7 @@ fn each_feed_gets_its_own_messages_once() {
     assert!(cache.fetch(&filter(OTHER, CHAT)).is_none(), "nobody has subscribed");
 }
 
-/// A message that was published twice, or published here after relay had brought it, was handed out twice.
+/// A message that was published twice, or published here after relay had delivered it, was returned twice.
 #[test]
 fn a_second_copy_of_a_message_is_not_kept_again() {
     let (cache, _) = cache_of(50);
@@ -120,7 +120,7 @@ fn a_second_copy_of_a_message_is_not_kept_again() {
     assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
 }
 
-/// What is remembered of them is bounded.
+/// The remembered messages are bounded.
 #[test]
 fn a_copy_is_recognised_among_the_last_messages() {
     let (cache, _) = cache_of(1);
@@ -190,7 +190,7 @@ fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
     }
 }
 
-/// Fills every subscription with the largest messages there are.
+/// Fills every subscription with messages of the largest size.
 #[test]
 fn memory_is_bounded_whatever_arrives() {
     let (cache, metrics) = cache_of(50);
@@ -216,7 +216,7 @@ fn subscriptions_are_bounded_and_too_many_change_nothing() {
     assert_eq!(cache.subscribe(&feeds), Err(TooMany));
     assert!(!cache.wants(PUBSUB));
     cache.subscribe(&feeds[1..]).unwrap();
-    cache.subscribe(&feeds[1..]).unwrap(); // those that are there need no room
+    cache.subscribe(&feeds[1..]).unwrap(); // existing ones need no space
     assert_eq!(cache.subscribe(&feeds[..1]), Err(TooMany));
     assert_eq!(cache.unsubscribe(&feeds[..2]), 1);
     cache.subscribe(&feeds[..1]).unwrap();

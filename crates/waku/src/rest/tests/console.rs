@@ -8,7 +8,7 @@ use crate::rest::search::SEARCH_NAMES;
 const SECRET: &str = "correct-horse-battery";
 const STATE: &str = "/console/v1/state";
 
-/// A browser's words for what it would like to get.
+/// The `Accept` header of a browser.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
 async fn get_with(door: &Door, path: &str, headers: &[(&'static str, &str)]) -> Answer {
@@ -177,7 +177,7 @@ async fn an_archive_that_is_away_is_reported_as_a_problem() {
     assert!(server["problems"][0]["what"].is_string(), "{server}");
 }
 
-/// The first messages of a fresh server were shown a minute later. The page asks every second.
+/// The first messages of a fresh server were shown only after a minute. The page polls every second.
 #[tokio::test(start_paused = true)]
 async fn what_is_published_is_counted_within_a_second() {
     let door = door().await;
@@ -196,7 +196,7 @@ async fn the_consoles_path_leads_to_the_console() {
     }
 }
 
-/// Payloads that a search has found.
+/// The payloads that a search finds.
 async fn find(door: &Door, query: &str) -> (Vec<String>, Value) {
     let found = door.get(&format!("/console/v1/search?{query}")).await.json();
     let hashes: Vec<&str> =

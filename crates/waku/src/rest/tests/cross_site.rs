@@ -19,7 +19,7 @@ async fn archived_messages(door: &Door) -> usize {
     door.archive.query(&restante_archive::Query::default()).await.unwrap().len()
 }
 
-/// A form that a page of another site posts is sent without a preflight, so the server alone can refuse it.
+/// A form on a page of another site is posted without a preflight, so only the server can refuse it.
 #[tokio::test]
 async fn a_form_of_another_site_publishes_nothing() {
     let door = door().await;
@@ -49,7 +49,7 @@ async fn a_page_of_another_site_reads_nothing() {
     }
 }
 
-/// DNS rebinding: for the browser such a page is of this server's own origin.
+/// DNS rebinding: for the browser such a page has this server's own origin.
 #[tokio::test]
 async fn a_name_that_was_made_to_lead_to_loopback_is_refused_on_every_route() {
     let door = door().await;
@@ -119,7 +119,7 @@ async fn hosts_and_origins_of_the_settings_are_served_and_may_read_the_answers()
     }
 }
 
-/// Others can reach such a server without a browser's help, so its hosts may have any name.
+/// Such a server can be reached without a browser's help, so its hosts may have any name.
 #[tokio::test]
 async fn hosts_are_checked_on_loopback_without_a_token_alone() {
     let token = Token::new("correct-horse-battery").unwrap();

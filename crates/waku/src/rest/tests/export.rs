@@ -39,7 +39,7 @@ async fn ndjson_has_a_line_like_a_store_entry_for_every_message() {
     assert_eq!(lines.len(), messages.len());
     let mut page = door.get("/store/v3/messages?includeData=true&pageSize=100").await.json();
     for entry in page["messages"].as_array_mut().unwrap() {
-        // An import makes the same message of a line: a version that is missing is no version 0.
+        // An import creates the same message from a line: an absent version is not version 0.
         assert_eq!(entry["message"].as_object_mut().unwrap().remove("version"), Some(Value::from(0)));
     }
     assert_eq!(page["messages"].as_array().unwrap(), &lines[..100]);
@@ -127,7 +127,7 @@ async fn an_export_asks_for_no_more_than_its_reader_takes() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    // A page has about 6 MB as JSON: the producer waits within the first.
+    // A page has about 6 MB as JSON: the producer waits within the first one.
     assert_eq!(counting.queries.load(Ordering::SeqCst), 999);
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body.iter().filter(|byte| **byte == b'\n').count(), 8_500);
@@ -148,7 +148,7 @@ async fn exports_are_bounded_and_end_with_their_readers() {
     assert_eq!(door.get(EXPORT).await.status, 503);
     drop(running);
     while door.get(EXPORT).await.status == 503 {
-        tokio::task::yield_now().await; // the producers notice when they send next
+        tokio::task::yield_now().await; // the producers notice at their next send
     }
 }
 

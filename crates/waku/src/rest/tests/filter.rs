@@ -9,7 +9,7 @@ fn messages(content_topic: &str) -> String {
     format!("/filter/v2/messages/{}", escaped(content_topic))
 }
 
-/// The status and the answer, which is JSON whatever the status.
+/// The status and the answer, which is JSON for every status.
 fn outcome(answer: &Answer) -> (u16, Value) {
     assert_eq!(answer.content_type, "application/json");
     (answer.status, serde_json::from_slice(&answer.body).unwrap())
@@ -23,7 +23,7 @@ fn none(id: &str) -> (u16, Value) {
     (404, json!({"requestId": id, "statusDesc": "there is no such subscription"}))
 }
 
-/// A golden conversation, as a script for nwaku would have it.
+/// A golden conversation, as in a script for nwaku.
 #[tokio::test]
 async fn messages_of_a_filter_are_fetched_until_it_ends() {
     let door = door().await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::rest::json as writer;
 
-/// A page over records that are made here.
+/// A page with these messages.
 fn page_of(messages: &[Message]) -> Page {
     let (mut bytes, mut rows, mut topics) = (Vec::new(), Vec::new(), Vec::new());
     for (number, message) in messages.iter().enumerate() {
@@ -27,7 +27,7 @@ fn base64(bytes: &[u8]) -> String {
     base64_simd::STANDARD.encode_to_string(bytes)
 }
 
-/// What the entry of a message must be.
+/// The expected entry of a message.
 fn entry_of(message: &Message, decoded: &WakuMessage) -> Value {
     let mut fields = json!({
         "payload": base64(&decoded.payload),
@@ -50,7 +50,7 @@ fn message_of(decoded: &WakuMessage, number: u64) -> Message {
     Message { topic: decoded.content_topic.as_str().into(), ..archived(number, decoded.to_wire()) }
 }
 
-/// Another door's data, or an engine's test data, is no reason to break a page.
+/// Data of another door, or an engine's test data, must not break a page.
 #[test]
 fn a_body_that_is_no_waku_message_is_served_as_the_payload() {
     let stanza = archived(3, "<message to='romeo'/>");

@@ -9,7 +9,7 @@ use crate::lightpush::{LightPush, LightPushConfig};
 const PUSH: &str = "/lightpush/v3/message";
 const PUSH_V1: &str = "/lightpush/v1/message";
 
-/// The status and the answer, which is JSON whatever the status.
+/// The status and the answer, which is JSON for every status.
 fn outcome(answer: &Answer) -> (u16, Value) {
     assert_eq!(answer.content_type, "application/json");
     (answer.status, serde_json::from_slice(&answer.body).unwrap())
@@ -52,7 +52,7 @@ async fn the_peers_that_got_the_message_are_counted() {
     until("the message arrives", async || channels(&there).await == [PUBSUB]).await;
 }
 
-/// A message by libp2p's door.
+/// Pushes a message by libp2p.
 async fn push_by_libp2p(door: &Door, topic: &str, message: &WakuMessage) -> u32 {
     let light_push = LightPush::new(LightPushConfig::default(), door.waku.intake.clone(), None);
     let request = LightPushRequest {
@@ -64,7 +64,7 @@ async fn push_by_libp2p(door: &Door, topic: &str, message: &WakuMessage) -> u32 
     service.answer(libp2p::PeerId::random(), request.encode_to_vec().into()).await.status
 }
 
-/// REST took the message that libp2p refused, and libp2p refused what a client of REST would have got.
+/// REST accepted the message that libp2p refused, and libp2p refused a message that a REST client would have received.
 #[tokio::test]
 async fn both_doors_say_the_same_of_an_ephemeral_message() {
     let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;

@@ -21,7 +21,7 @@ async fn ask(door: &Door) -> Response {
     door.router.clone().oneshot(request).await.unwrap()
 }
 
-/// Answers lived until they were read, and nothing bounded them.
+/// Answers stayed in memory until they were read, without a limit.
 #[tokio::test(start_paused = true)]
 async fn unread_answers_leave_memory_for_so_many_others() {
     let (door, memory) = crowded_door(RestConfig::default()).await;
@@ -56,7 +56,7 @@ async fn a_request_that_waits_for_memory_is_answered_when_some_is_free() {
     assert!(!memory.has_waiters());
 }
 
-/// What is fetched waits no more, so memory must be reserved before it is taken.
+/// Fetched messages are removed from the cache, so memory must be reserved before they are taken.
 #[tokio::test(start_paused = true)]
 async fn messages_are_not_lost_for_want_of_memory() {
     let (door, memory) = crowded_door(RestConfig::default()).await;
@@ -68,7 +68,7 @@ async fn messages_are_not_lost_for_want_of_memory() {
     assert_eq!(fetched(&door.get(PUBLISH).await), ["kept"]);
 }
 
-/// Pages of sessions were made first, and memory was reserved afterwards.
+/// Pages of sessions were built first, and memory was reserved only afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_page_of_sessions_is_made_when_there_is_memory_for_it() {
     let config = RestConfig { admin: true, request_timeout_ms: nonzero!(1_000), ..RestConfig::default() };

@@ -49,13 +49,13 @@ use super::*;
 use crate::{WakuConfig, WakuMetrics, live::Listener, node::NodeConfig};
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
-/// Where the door listens, as far as it can tell.
+/// The address of the door, which does not listen in most tests.
 pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8645);
 pub(super) const PUBSUB: &str = "/waku/2/rs/16/32";
 pub(super) const PUBLISH: &str = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32";
 pub(super) const CHAT: &str = "/toychat/2/huilong/proto";
 
-/// A door over an archive of its own.
+/// A door with its own archive.
 pub(super) struct Door {
     pub(super) archive: Arc<dyn Archive>,
     pub(super) clock: Arc<ManualClock>,
@@ -83,7 +83,7 @@ pub(super) async fn door_with(config: RestConfig) -> Door {
     door_over(opened.archive.clone(), opened, config)
 }
 
-/// A door that takes only what the rules allow.
+/// A door that accepts only what the rules allow.
 pub(super) async fn door_with_rules(rules: Rules) -> Door {
     let opened = memory().await;
     let waku = WakuConfig { rules, ..WakuConfig::default() };
@@ -120,7 +120,7 @@ pub(super) async fn start_door(
     start_door_with(crate::live::standalone().await.unwrap(), archive, upkeep, config, waku).await
 }
 
-/// The same with a table of sessions and a hub.
+/// The same with a session table and a hub.
 pub(super) async fn start_door_with(
     live: Live,
     archive: Arc<dyn Archive>,
@@ -177,7 +177,7 @@ pub(super) async fn start_door_with(
     Door { archive, clock, router, metrics, net: NetMetrics::default(), waku, cache, rest, http, parts }
 }
 
-/// Everything that the REST listener serves.
+/// All routes of the REST listener.
 fn router_of(rest: &Arc<Rest>, parts: &Parts, http: &HttpMetrics) -> Router {
     let front = Front {
         metrics: http.of("rest"),
@@ -196,12 +196,12 @@ pub(super) fn routes_of(rest: &Arc<Rest>, parts: &Parts) -> Vec<Route> {
     operate.routes(restante_operate::Listener::Rest, rest.offer())
 }
 
-/// A topic as it stands in a path.
+/// A topic, escaped for a path.
 pub(super) fn escaped(topic: &str) -> String {
     topic.replace('/', "%2F")
 }
 
-/// Waits until something holds, for as long as a busy machine may need.
+/// Waits until a condition holds, for as long as a busy machine may need.
 pub(super) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..3_000 {
         if holds().await {
@@ -212,7 +212,7 @@ pub(super) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     panic!("{what}: not within half a minute");
 }
 
-/// An answer, read whole.
+/// A completely read answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -243,7 +243,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The status and the text, which must be marked as one.
+    /// The status and the text, which must have the content type of a text.
     pub(super) fn refusal(&self) -> (u16, &str) {
         assert_eq!(self.content_type, "text/plain; charset=utf-8");
         (self.status, self.text())
@@ -389,7 +389,7 @@ impl Archive for Failing {
     }
 }
 
-/// An archive that answers so many queries, and then never anything.
+/// An archive that answers this many queries and then none, and never an append.
 pub(super) struct SilentAfter {
     pub(super) inner: Arc<dyn Archive>,
     pub(super) queries: std::sync::atomic::AtomicUsize,

@@ -13,7 +13,7 @@ use crate::rest::{
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
-/// What is documented here and handed in by the server.
+/// Routes that are documented here and added by the server.
 const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/backup"),
     ("post", "/admin/v1/directory"),
@@ -70,7 +70,7 @@ async fn every_route_is_documented_and_every_documented_operation_has_a_route() 
     assert_eq!(documented(), routed.chain(of_the_server).collect());
 }
 
-/// Asks the router itself, so that the table of routes can't be wrong about a method.
+/// Sends requests to the router itself, so that the table of routes can't be wrong about a method.
 #[tokio::test]
 async fn documented_methods_are_taken_and_others_are_not() {
     let of_the_server = OF_THE_SERVER.iter().map(|(method, path)| operator_route(method, path));
@@ -136,7 +136,7 @@ fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The examples are a conversation that works: what is published is what the answer shows, under the hash that it shows.
+/// The examples are a conversation that works: the answer contains what was published, under the hash in the example.
 #[tokio::test]
 async fn the_examples_work() {
     let document = document();

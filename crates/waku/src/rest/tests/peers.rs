@@ -10,7 +10,7 @@ fn admin() -> RestConfig {
     RestConfig { admin: true, ..RestConfig::default() }
 }
 
-/// Two doors with nodes that are connected and know of each other's topics.
+/// Two doors with nodes that are connected and know each other's topics.
 async fn connected() -> (Door, Door) {
     let here = door_with_node(admin(), &[PUBSUB, OTHER]).await;
     let there = door_with_node(RestConfig::default(), &[PUBSUB]).await;
@@ -163,7 +163,7 @@ async fn the_log_level_is_set_where_that_can_be_done() {
     assert_eq!(long.refusal(), (400, "logLevel: is too long"));
 }
 
-/// A route of the server that says who it is.
+/// A route of the server whose answer identifies it.
 pub(super) fn operator_route(method: &'static str, path: &'static str) -> Route {
     let (what, handler) = ("something else", async || "the server");
     let route = match method {
@@ -194,7 +194,7 @@ async fn what_the_server_adds_is_guarded_as_the_doors_own() {
     assert_eq!(door.post(path, "").await.status, 401);
 }
 
-/// Its path need not look like one of an operator.
+/// Its path need not look like an operator's route.
 #[tokio::test]
 async fn what_the_server_adds_is_guarded_whatever_its_path_is() {
     let token = Token::new("correct-horse-battery").unwrap();

@@ -208,7 +208,7 @@ async fn the_archives_trouble_has_a_status_and_no_internals() {
     }
 }
 
-/// An archive whose engine is away, and whose spool is full after one message.
+/// An archive whose engine is unavailable, and whose spool is full after one message.
 struct Spooling(std::sync::atomic::AtomicBool);
 
 #[async_trait]
@@ -252,7 +252,7 @@ async fn requests_beyond_the_limit_are_refused_until_one_is_done() {
     let door = Arc::new(silent_door(config).await);
     let ask = |door: Arc<Door>| async move { door.get("/store/v3/messages").await.status };
     let waiting = [tokio::spawn(ask(door.clone())), tokio::spawn(ask(door.clone()))];
-    tokio::task::yield_now().await; // the runtime has one thread: both have come as far as the archive now
+    tokio::task::yield_now().await; // the runtime has one thread: both have reached the archive now
     let answer = door.post(PUBLISH, json!({"payload": "", "contentTopic": CHAT})).await;
     assert_eq!(answer.refusal(), (503, "too many requests are being worked on: try again later"));
     assert_eq!(answer.head[header::RETRY_AFTER], "1");

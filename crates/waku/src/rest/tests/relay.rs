@@ -122,7 +122,7 @@ async fn the_node_relays_what_clients_follow_and_leaves_what_nobody_wants_any_mo
     assert_eq!(topics_of(&door), [PUBSUB]);
 }
 
-/// The archive must not miss messages because a client went.
+/// The archive must not miss messages because a client left.
 #[tokio::test]
 async fn the_node_keeps_topics_that_it_is_configured_to_relay() {
     let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;
@@ -132,7 +132,7 @@ async fn the_node_keeps_topics_that_it_is_configured_to_relay() {
     assert_eq!(door.get(PUBLISH).await.status, 404, "the subscription has ended all the same");
 }
 
-/// nwaku's clients fetch messages of the configured shards without a subscription; here that was answered with 404.
+/// nwaku's clients fetch messages of the configured shards without a subscription; here the answer was 404.
 #[tokio::test]
 async fn configured_topics_are_fetched_without_a_subscription() {
     let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;

@@ -52,7 +52,7 @@ async fn without_admin_only_connected_peers_are_asked() {
     assert_eq!(here.get(&at(&there, "")).await.json()["statusCode"], 200);
 }
 
-/// With a token there are operators, and dialling is for them, whatever else the settings say.
+/// With a token there are operators, and dialling is reserved for them, regardless of other settings.
 #[tokio::test]
 async fn with_a_token_only_who_shows_it_has_the_node_dial() {
     const SECRET: &str = "correct-horse-battery";
@@ -110,7 +110,7 @@ async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out(
     assert_eq!(answer.refusal(), (504, "the peer did not answer in time"));
 }
 
-/// What a peer answers may be long, and is held twice while it is written anew.
+/// A peer's answer may be long, and is in memory twice while it is rewritten.
 #[tokio::test]
 async fn only_so_many_queries_at_once_go_to_other_nodes() {
     let here = door_with_node(RestConfig { request_timeout_ms: nonzero!(1_000), ..admin() }, &[]).await;
@@ -125,7 +125,7 @@ async fn only_so_many_queries_at_once_go_to_other_nodes() {
     assert_eq!(statuses.iter().filter(|status| **status == 504).count(), REMOTE_QUERIES_MAX);
 }
 
-/// What a peer answers is no more trusted than what a client asks.
+/// A peer's answer is not trusted more than a client's request.
 #[test]
 fn answers_that_make_no_sense_are_not_shown() {
     use crate::rest::json::{Malformed, write_remote_answer};

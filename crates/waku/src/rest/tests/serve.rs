@@ -9,7 +9,7 @@ use tokio::{
 
 use super::*;
 
-/// Long enough for the busiest machine; what does not happen within it never does.
+/// Long enough for the busiest machine: what does not happen in this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A door that listens.
@@ -58,7 +58,7 @@ async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// All that comes until the other side ends the connection.
+/// Everything until the other side ends the connection.
 async fn read_rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_connection_serves_many_requests_and_is_counted() {
 /// Nothing in these tests waits for the header timeout.
 const NEVER_MS: u64 = 86_400_000;
 
-/// A request whose body the server waits for, with what is still to be sent.
+/// A request whose body the server waits for, and the rest that is to be sent.
 async fn begin_publishing(server: &Server) -> (TcpStream, &'static str) {
     let mut stream = server.connect().await;
     let json = r#"{"payload": "AQID", "contentTopic": "/a/1/b/proto"}"#;
@@ -99,7 +99,7 @@ async fn begin_publishing(server: &Server) -> (TcpStream, &'static str) {
     (stream, json)
 }
 
-/// Clients that had connected and sent nothing, or nothing more, kept everybody out until the header timeout.
+/// Clients that had connected and sent nothing, or nothing more, blocked all others until the header timeout.
 #[tokio::test]
 async fn idle_connections_give_way_to_new_ones() {
     let config = RestConfig {
@@ -130,7 +130,7 @@ async fn idle_connections_give_way_to_new_ones() {
     send(idle.last_mut().unwrap(), VERSION).await;
     read_until(idle.last_mut().unwrap(), "9.9.9").await;
     send(&mut in_use, body).await;
-    read_until(&mut in_use, "\r\n\r\nOK").await; // a request that was begun is finished
+    read_until(&mut in_use, "\r\n\r\nOK").await; // a request in progress is finished
     drop((idle, in_use));
     server.stop().await;
 }

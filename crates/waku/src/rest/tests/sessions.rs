@@ -22,11 +22,11 @@ async fn open_session(door: &Door, user: &str, resource: &str, info: &[InfoChang
     door.waku.live.sessions.open(NewSession { user, resource, info }).await.unwrap()
 }
 
-/// Opens so many sessions, each of another user.
+/// Opens `count` sessions, each of another user.
 async fn open_many(door: &Door, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for number in 0..count {
-        // Names in no order.
+        // Names in no particular order.
         let user = format!("{}@example.org", number * 7 % count);
         ids.push(open_session(door, &user, "tablet", &[]).await.to_string());
     }
@@ -195,7 +195,7 @@ async fn all_sessions_of_a_user_are_closed_and_no_others() {
     assert_eq!(left["sessions"][0]["user"], "romeo");
 }
 
-/// A table whose other nodes can't be reached: those of them that are known can't be closed.
+/// A table whose other nodes can't be reached: their known sessions can't be closed.
 struct Cut {
     inner: Live,
     remote: SessionId,
@@ -288,7 +288,7 @@ impl Nodes for Cut {
     }
 }
 
-/// A door whose table is cut off from the others, and the session of another node that it still knows.
+/// A door whose table can't reach the others, and a session of another node that it still knows.
 async fn cut_door() -> (Door, SessionId) {
     let inner = crate::live::standalone().await.unwrap();
     let remote =

@@ -9,7 +9,7 @@ use crate::rest::store::{CONTENT_TOPICS_MAX, STORE_NAMES, StoreQuery};
 
 const STORE: &str = "/store/v3/messages";
 
-/// A golden conversation, as a script for nwaku would have it.
+/// A golden conversation, as in a script for nwaku.
 #[tokio::test]
 async fn published_messages_are_paged_through_to_their_end() {
     let door = door().await;
@@ -236,7 +236,7 @@ async fn long_answers_are_written_whole() {
     );
 }
 
-/// A page may have 100 messages of 150 KiB: it is cut where those for peers are, and goes on at its cursor.
+/// A page may have 100 messages of 150 KiB: it is cut where those for peers are, and continues at its cursor.
 #[tokio::test]
 async fn a_page_that_would_become_too_long_is_cut_and_goes_on() {
     let opened = memory().await;

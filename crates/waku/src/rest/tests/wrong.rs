@@ -1,4 +1,4 @@
-//! What is said about requests that are wrong: enough to put them right.
+//! Errors for wrong requests: they say enough to correct them.
 
 use super::*;
 
@@ -11,7 +11,7 @@ async fn refused(door: &Door, path: &str) -> String {
     text.to_owned()
 }
 
-/// A slip in a name made a query of everything.
+/// A typo in a name turned the request into a query for everything.
 #[tokio::test]
 async fn unknown_parameters_are_errors_that_name_the_nearest() {
     let door = door().await;

@@ -339,7 +339,7 @@ async fn pages_of_long_messages_are_cut_and_lose_nothing() {
     let mut all: Vec<Message> = (1..=60).map(|nanos| message(PUBSUB, TOPIC, nanos, &payload)).collect();
     all.push(message(PUBSUB, TOPIC, 30, &vec![8; 5_000_000])); // longer than a page: it is returned alone
     let service = service(&all).await;
-    // A page of the archive is cut, whether it is the last of the archive's or not.
+    // A page of the archive is cut, whether or not it is the last one of the archive.
     for (is_forward, limit) in [(true, 100), (false, 100), (true, 40), (false, 40)] {
         let mut request = StoreQueryRequest {
             include_data: true,

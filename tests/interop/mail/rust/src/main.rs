@@ -1,4 +1,4 @@
-//! The round of `jmap-client` against the server at the URL of the first argument, as the user of the second; the password comes in
+//! The round of `jmap-client` against the server at the URL of the first argument, as the user of the second; the password is in
 //! the environment variable `PASSWORD`.
 
 use std::{pin::pin, time::Duration};
@@ -127,7 +127,7 @@ async fn search(client: &Client, email: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Flags and moves the email, and asks what has changed.
+/// Flags and moves the email, and requests the changes.
 async fn change(client: &Client, email: &str, inbox: &str, folder: &str) -> Result<(), Error> {
     let mut request = client.build();
     request.get_email().ids([email]).properties([Property::Id]);
@@ -147,8 +147,8 @@ async fn change(client: &Client, email: &str, inbox: &str, folder: &str) -> Resu
     Ok(())
 }
 
-/// What the stream has next that the function takes. Meanwhile the keywords of the email change, so that there are
-/// changes after the server has begun to send.
+/// The next item of the stream that the function accepts. Meanwhile the keywords of the email change, so that
+/// there are changes after the server has started to send.
 async fn next_of<S: Stream, T>(
     client: &Client,
     email: &str,

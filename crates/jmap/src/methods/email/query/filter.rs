@@ -14,24 +14,24 @@ use crate::{
 /// A filter: operators over conditions. A condition object with several members is the conjunction of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// True when all are: also when there are none.
+    /// True when all are true, and when there are none.
     And(Vec<Filter>),
-    /// True when one is.
+    /// True when at least one is true.
     Or(Vec<Filter>),
-    /// True when none is.
+    /// True when none is true.
     Not(Vec<Filter>),
     Is(Condition),
 }
 
-/// What an email is asked for.
+/// A condition on an email.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// `None`: an id that no mailbox can have.
+    /// `None` for an id that no mailbox can have.
     InMailbox(Option<RecordId>),
     InMailboxOtherThan(Vec<RecordId>),
-    /// receivedAt is before, in seconds.
+    /// receivedAt is before this time, in seconds.
     Before(i64),
-    /// receivedAt is the same or later, in seconds.
+    /// receivedAt is this time or later, in seconds.
     After(i64),
     MinSize(u64),
     MaxSize(u64),
@@ -68,7 +68,7 @@ pub(crate) enum TextField {
 }
 
 impl Filter {
-    /// Reads the `filter` argument; `null` is the filter that everything passes.
+    /// Reads the `filter` argument; `null` matches everything.
     pub(crate) fn parse(
         value: &Value,
         creations: &Creations,
@@ -100,7 +100,7 @@ impl Filter {
     }
 }
 
-/// Counts conditions while it reads. A member of a condition object counts as one, and so does an operator.
+/// Counts conditions while reading. Each member of a condition object counts as one, and so does each operator.
 struct Parser<'p> {
     creations: &'p Creations,
     config: &'p JmapConfig,
@@ -167,7 +167,7 @@ impl Parser<'_> {
                 let ids = value.as_array().ok_or_else(|| ill_typed(name, "an array of ids"))?;
                 let mut mailboxes = Vec::with_capacity(ids.len());
                 for id in ids {
-                    // An id that no mailbox has takes nothing away.
+                    // An id that no mailbox has excludes nothing.
                     mailboxes.extend(self.mailbox(name, id)?);
                 }
                 mailboxes.sort_unstable();
@@ -194,7 +194,7 @@ impl Parser<'_> {
     }
 }
 
-/// A member that names no mailbox.
+/// A member that does not name a mailbox.
 fn condition(name: &str, value: &Value) -> Result<Condition, MethodError> {
     Ok(match name {
         "before" => Condition::Before(utc_date(name, value)?),
@@ -250,7 +250,7 @@ fn unsigned(name: &str, value: &Value) -> Result<u64, MethodError> {
     number.ok_or_else(|| ill_typed(name, "an unsigned integer"))
 }
 
-/// A UTCDate in whole seconds. receivedAt has whole seconds, so that a fraction is rounded up for `before` and `after` alike.
+/// A UTCDate in whole seconds. receivedAt has whole seconds, so a fraction is rounded up, for `before` and for `after`.
 fn utc_date(name: &str, value: &Value) -> Result<i64, MethodError> {
     let text = value.as_str().unwrap_or_default();
     let UtcDate(seconds) = UtcDate::parse(text).ok_or_else(|| ill_typed(name, "a UTCDate"))?;

@@ -1,4 +1,4 @@
-//! What the fuzz target of filters and sorts runs.
+//! The function that the fuzz target of filters and sorts runs.
 
 use restante_core::RecordId;
 use restante_mail::email;
@@ -16,10 +16,10 @@ use super::{
     text::{self, Hits},
 };
 
-/// Reads a filter and a sort of one JSON array, and asks one email. What does not pass a filter passes its negation.
+/// Reads a filter and a sort from one JSON array, and tests one email. An email that does not pass a filter must pass its negation.
 ///
 /// # Panics
-/// When something panics, or an email passes both a filter and its negation, or none of them.
+/// When something panics, or an email passes both a filter and its negation, or neither.
 pub(crate) fn filter(bytes: &[u8]) {
     let Ok((filter, sort)) = serde_json::from_slice::<(Value, Value)>(bytes) else { return };
     if let Ok(sort) = Sort::parse(&sort) {

@@ -1,13 +1,13 @@
-//! A sorted list of entries that is cheap to change anywhere, and to read from any index.
+//! A sorted list of entries that is cheap to change at any position, and to read from any index.
 //!
-//! The entries are in chunks. An insertion moves the entries of one chunk, and shifts the numbers of those behind it; a million
+//! The entries are in chunks. An insertion moves the entries of one chunk, and updates the counts of the chunks after it; a million
 //! emails are about a thousand chunks.
 
 use std::{cmp::Ordering, collections::HashSet, mem};
 
 use super::sort::{Key, Keys};
 
-/// Entries of a chunk at most. A full one is split.
+/// The most entries of a chunk. A full one is split.
 const CHUNK_MAX: usize = 1_024;
 
 /// An email of a result.
@@ -17,22 +17,22 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
 }
 
-/// Entries in an order that the caller names with each call, always the same.
+/// Entries in an order that the caller passes to each call; it must always be the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryList {
     /// None of them is empty.
     chunks: Vec<Chunk>,
-    /// For each chunk the number of entries up to its end.
+    /// For each chunk the number of entries up to and including it.
     ends: Vec<usize>,
-    /// What the keys of all entries take beside the entries.
+    /// The memory of the keys of all entries, in addition to the entries.
     key_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Chunk {
     entries: Vec<Entry>,
-    /// All ids of the chunk are between these. Emails that were received one after the other have ids close to each other, so
-    /// that most chunks need not be looked through for an id.
+    /// All ids of the chunk are within these bounds. Emails that were received one after the other have ids close to each other, so
+    /// most chunks need not be searched for an id.
     lowest: u64,
     highest: u64,
 }
@@ -58,7 +58,7 @@ struct Slot {
 }
 
 impl EntryList {
-    /// Of entries that are in order.
+    /// A list of entries that are already in order.
     pub(crate) fn from_sorted(entries: Vec<Entry>) -> Self {
         let mut list = Self { key_bytes: entries.iter().map(key_bytes).sum(), ..Self::default() };
         let mut entries = entries.into_iter();
@@ -78,7 +78,7 @@ impl EntryList {
         self.ends.last().copied().unwrap_or_default()
     }
 
-    /// The entries from an index on.
+    /// The entries starting at an index.
     pub(crate) fn from(&self, index: usize) -> impl Iterator<Item = &Entry> {
         let chunk = self.ends.partition_point(|end| *end <= index);
         let skipped = index.saturating_sub(self.begin(chunk));
@@ -86,13 +86,13 @@ impl EntryList {
         chunks.iter().flat_map(|chunk| &chunk.entries).skip(skipped)
     }
 
-    /// The index of the entry that `order` finds equal: it says how an entry compares to the one that is looked for.
+    /// The index of the entry for which `order` returns `Equal`; it compares an entry with the wanted one.
     pub(crate) fn index_of(&self, order: impl FnMut(&Entry) -> Ordering) -> Option<usize> {
         let slot = self.search(order).ok()?;
         Some(self.begin(slot.chunk) + slot.index)
     }
 
-    /// The indexes of some emails, ascending. Linear in the length of the list at worst; an email that is not in it is left out.
+    /// The indexes of some emails, ascending. At worst linear in the length of the list; an email that is not in the list is left out.
     pub(crate) fn indexes_of(&self, ids: &HashSet<u64>) -> Vec<(usize, u64)> {
         let sorted = sorted(ids);
         let mut found = Vec::with_capacity(ids.len());
@@ -111,7 +111,7 @@ impl EntryList {
         found
     }
 
-    /// Adds an entry where `order` wants it; does nothing when there is an equal one.
+    /// Inserts an entry at the position given by `order`; does nothing when there is an equal one.
     pub(crate) fn insert(&mut self, entry: Entry, order: impl FnMut(&Entry) -> Ordering) {
         let Err(slot) = self.search(order) else { return };
         self.key_bytes += key_bytes(&entry);
@@ -131,7 +131,7 @@ impl EntryList {
         self.count_from(slot.chunk);
     }
 
-    /// Removes the entry that `order` finds equal, if there is one.
+    /// Removes the entry for which `order` returns `Equal`, if there is one.
     pub(crate) fn remove(&mut self, order: impl FnMut(&Entry) -> Ordering) {
         let Ok(slot) = self.search(order) else { return };
         let Some(chunk) = self.chunks.get_mut(slot.chunk) else { return };
@@ -143,7 +143,7 @@ impl EntryList {
         self.count_from(slot.chunk);
     }
 
-    /// Removes emails by their ids. Linear in the length of the list at worst.
+    /// Removes emails by their ids. At worst linear in the length of the list.
     pub(crate) fn remove_ids(&mut self, ids: &HashSet<u64>) {
         let sorted = sorted(ids);
         let mut key_bytes_removed = 0;
@@ -161,17 +161,17 @@ impl EntryList {
         self.count_from(0);
     }
 
-    /// The memory that it takes, about.
+    /// The approximate memory of the list.
     pub(crate) fn bytes(&self) -> usize {
         let capacity: usize = self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum();
         let chunks = self.chunks.capacity() * (mem::size_of::<Chunk>() + mem::size_of::<usize>());
         capacity * mem::size_of::<Entry>() + chunks + self.key_bytes
     }
 
-    /// Where the entry is that `order` finds equal, or would be.
+    /// The position of the entry for which `order` returns `Equal`, or the position where it would be inserted.
     fn search(&self, mut order: impl FnMut(&Entry) -> Ordering) -> Result<Slot, Slot> {
         let ends_before = |chunk: &Chunk| chunk.entries.last().is_some_and(|last| order(last).is_lt());
-        // What is behind all entries goes to the last chunk.
+        // An entry that sorts after all others goes to the last chunk.
         let chunk = self.chunks.partition_point(ends_before).min(self.chunks.len().saturating_sub(1));
         let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);
         match entries.binary_search_by(order) {
@@ -185,7 +185,7 @@ impl EntryList {
         chunk.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default()
     }
 
-    /// Counts again from a chunk on.
+    /// Recomputes the counts, starting at a chunk.
     fn count_from(&mut self, chunk: usize) {
         let mut end = self.begin(chunk);
         self.ends.truncate(chunk);
@@ -202,7 +202,7 @@ fn sorted(ids: &HashSet<u64>) -> Vec<u64> {
     sorted
 }
 
-/// What the keys of an entry take beside it.
+/// The memory of the keys of an entry, in addition to the entry.
 fn key_bytes(entry: &Entry) -> usize {
     let Keys::Many(keys) = &entry.keys else { return 0 };
     let text = |key: &Key| if let Key::Text(text) = key { text.len() } else { 0 };
@@ -230,7 +230,7 @@ mod tests {
         list.from(0).map(by_key).collect()
     }
 
-    /// Inserts so many entries whose order is not that of their ids.
+    /// Inserts this many entries in an order other than that of their ids.
     fn filled(count: u64) -> EntryList {
         let mut list = EntryList::default();
         for id in 0..count {
@@ -288,7 +288,7 @@ mod tests {
         ]
     }
 
-    /// Keys that mostly rise with the ids, as the times of emails do.
+    /// Keys that mostly ascend with the ids, like the times of emails.
     fn key(id: u64) -> (i64, u64) {
         let key = if id.is_multiple_of(11) { id % 50 } else { id / 60 };
         (key as i64, id)

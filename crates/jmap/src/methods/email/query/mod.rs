@@ -1,7 +1,7 @@
 //! Email/query and Email/queryChanges (RFC 8621 §4.4 and §4.5).
 //!
-//! The usual query, a mailbox by receivedAt, is a walk in an index ([`plan`]). All others read the emails that may pass
-//! ([`result`]) and keep the result ([`views`]); a kept result is brought up to date by the changes since.
+//! The usual query, a mailbox sorted by receivedAt, walks an index ([`plan`]). All others read the emails that may pass ([`result`])
+//! and cache the result ([`views`]); a cached result is updated with the changes since.
 
 pub(crate) mod filter;
 pub(crate) mod fuzz;
@@ -55,7 +55,7 @@ pub(crate) async fn query(
     let Selected { state, is_exact, partial_at, position, ids, total } = selected;
     let mut answer = exchange.answers.begin();
     answer.field("accountId", &ids::account_id(account));
-    // L5: more is found when the index has caught up, though no email changes. Such a state is none that changes are calculated from.
+    // L5: once the index has caught up, more is found although no email has changed. No changes are calculated from such a state.
     let partial = partial_at.map(|index| format!("-i{}", index.0)).unwrap_or_default();
     answer.field("queryState", &format!("{}{partial}", State::from(state)));
     answer.field("canCalculateChanges", &(is_exact && selection.can_calculate_changes()));
@@ -122,7 +122,7 @@ fn filter_and_sort(
     Ok((Filter::parse(&filter, creations, &context.config)?, Sort::parse(&sort)?))
 }
 
-/// The email that an id names; `None` when no email can have it.
+/// The email that an id names; `None` when no email can have that id.
 fn email_id(creations: &Creations, id: &Id) -> Option<RecordId> {
     creations.resolve(id.as_str()).and_then(|id| IdType::Email.record(id))
 }
@@ -133,7 +133,7 @@ fn query_state(text: &str) -> Option<Revision> {
     state.whole()
 }
 
-/// The limit that holds, and whether the server set it (L1).
+/// The effective limit, and whether the server set it (L1).
 fn limited(asked: Option<u64>, max: usize) -> (usize, Option<usize>) {
     let asked = asked.and_then(|limit| usize::try_from(limit).ok());
     match asked.filter(|limit| *limit <= max) {

@@ -1,5 +1,5 @@
-//! The usual search: the newest emails that have some words. The search index gives its newest hits, a page at a time, until enough of
-//! them pass the rest of the filter. So a common word costs no more than a rare one.
+//! The usual search: the newest emails that contain some words. The search index returns its newest hits, a page at a time, until
+//! enough of them pass the rest of the filter, so a common word costs no more than a rare one.
 
 use std::collections::HashSet;
 
@@ -16,21 +16,21 @@ use super::{
     text::{self, IndexWait},
 };
 
-/// What ends at a later position is taken from a kept result.
+/// Windows that end at a later position are read from a cached result.
 const REACH_MAX: u64 = 1_024;
 
-/// So many hits are looked at for one request. When too few of them pass the rest of the filter, the mailbox or keyword that it names
-/// has few emails, and all hits are intersected with these.
+/// The most hits that are examined for one request. When too few of them pass the rest of the filter, the mailbox or keyword that it
+/// names has few emails, and all hits are intersected with these.
 const HITS_MAX: usize = 2_048;
 
-/// How many hits more than needed are asked for at first: some may not pass.
+/// How many more hits than needed are requested at first: some may not pass.
 const SPARE: usize = 12;
 
-/// Each page of hits has so many times as many as the one before.
+/// Each page of hits is this many times as large as the one before.
 const GROWTH: usize = 4;
 
 impl Selection<'_> {
-    /// The part, if it is of the newest emails that have some words, and enough of them are among the newest hits.
+    /// The window, if the query is for the newest emails that contain some words, and enough of them are among the newest hits.
     pub(crate) async fn by_search(
         &self,
         window: Window,
@@ -48,7 +48,7 @@ impl Selection<'_> {
         if rest.candidates == Candidates::Nobody {
             return Ok(None);
         }
-        // What is committed meanwhile may be in the answer: nobody asks for the changes of a search.
+        // The response may include later commits: no changes are calculated from the state of a search.
         let state = self.state().await?;
         let mut newest = Newest {
             rest: &rest,
@@ -73,13 +73,13 @@ impl Selection<'_> {
 
 /// A search for the newest emails.
 struct Newest<'s, 'c> {
-    /// What emails must pass besides.
+    /// The rest of the filter.
     rest: &'s Selection<'c>,
     texts: search::Filter,
     index_wait: &'s IndexWait,
-    /// Emails that the index does not have, with those that pass the rest: the newest one last. They are matched when it is their turn.
+    /// Emails that the index does not have and that pass the rest of the filter, the newest one last. They are matched when they are due.
     waiting: Vec<Evaluated>,
-    /// Those that were found, if they are collapsed.
+    /// The threads of the emails found, if threads are collapsed.
     threads: HashSet<u64>,
     /// Newest first.
     found: Vec<u64>,
@@ -90,7 +90,7 @@ struct Newest<'s, 'c> {
 }
 
 impl Newest<'_, '_> {
-    /// Finds the newest emails; returns false when too many hits don't pass the rest.
+    /// Finds the newest emails; returns false when too many hits do not pass the rest.
     async fn find(&mut self, index: &dyn search::Search) -> Result<bool, MethodError> {
         let limit = (self.reach + SPARE).min(HITS_MAX);
         let mut query =
@@ -130,14 +130,14 @@ impl Newest<'_, '_> {
         }
     }
 
-    /// Notes the emails that the index does not have.
+    /// Collects the emails that the index does not have.
     async fn note_newer(&mut self, newer: Vec<RecordId>) -> Result<HashSet<RecordId>, MethodError> {
         self.waiting = self.rest.passing(&newer).await?;
         self.waiting.sort_by_key(age);
         Ok(newer.into_iter().collect())
     }
 
-    /// Matches the emails directly that the index does not have and that are newer than a hit, or all, until enough are found.
+    /// Matches emails that the index does not have directly: those newer than a hit, or all, until enough are found.
     async fn match_newer(&mut self, than: Option<&Evaluated>) -> Result<(), MethodError> {
         while self.found.len() < self.reach
             && let Some(email) = self.waiting.pop_if(|last| than.is_none_or(|than| age(last) > age(than)))
@@ -159,11 +159,11 @@ impl Newest<'_, '_> {
     }
 }
 
-/// What orders emails by when they were received, ascending.
+/// The key for ordering emails by when they were received, ascending.
 fn age(email: &Evaluated) -> (i64, u64) {
     let received = match email.entry.keys {
         Keys::One(received) => received,
-        Keys::Many(_) => 0, // no sort by receivedAt alone
+        Keys::Many(_) => 0, // not a sort by receivedAt alone
     };
     (received, email.entry.id)
 }

@@ -14,7 +14,7 @@ pub(crate) struct Walk {
     equals: Vec<u64>,
     from: Option<i64>,
     to: Option<i64>,
-    /// Whether its entries are all emails that pass, so that none need be read.
+    /// Whether its entries are exactly the emails that pass, so that none need be read.
     pub(crate) is_exact: bool,
     /// The mailbox that all its emails are in.
     pub(crate) mailbox: Option<u64>,
@@ -26,12 +26,12 @@ pub(crate) enum Candidates {
     Nobody,
     /// Those of an index.
     Walk(Walk),
-    /// Those that a search found.
+    /// The emails that a search found.
     Found(usize),
 }
 
 impl Candidates {
-    /// The narrowest set that one index has, of all emails that pass a test.
+    /// The narrowest set of one index that contains all emails that pass a test.
     pub(crate) fn of(test: &Test) -> Self {
         let conjuncts = test.conjuncts();
         let mut best = Best::default();
@@ -47,8 +47,8 @@ impl Candidates {
     }
 }
 
-/// The one condition on text of a conjunction, and the index that has all emails for which the rest is true: `None` for no rest. So
-/// nothing need be read of the emails that a search found.
+/// For a conjunction with exactly one condition on text: that condition, and the index that has all emails for which the rest is true,
+/// `None` when there is no rest. The emails that a search found need not be read then.
 pub(crate) fn text_and_index(test: &Test) -> Option<(usize, Option<Walk>)> {
     let mut conjuncts = test.conjuncts();
     let text = conjuncts.iter().position(|conjunct| matches!(conjunct, Test::Found(_)))?;
@@ -62,7 +62,7 @@ pub(crate) fn text_and_index(test: &Test) -> Option<(usize, Option<Walk>)> {
     }
 }
 
-/// What of a conjunction an index can use.
+/// The parts of a conjunction that an index can use.
 #[derive(Default)]
 struct Best {
     mailbox: Option<u64>,
@@ -71,12 +71,12 @@ struct Best {
     from: Option<i64>,
     to: Option<i64>,
     found: Option<usize>,
-    /// How many conjuncts the times are.
+    /// The number of conjuncts about times.
     times: usize,
 }
 
 impl Best {
-    /// Looks at a part that must be true; returns whether no email passes it.
+    /// Adds a conjunct; returns whether no email passes it.
     fn take(&mut self, conjunct: &Test) -> bool {
         match conjunct {
             Test::Never | Test::Keyword { keyword: KeywordTest::Unknown, is_wanted: true } => return true,
@@ -115,14 +115,14 @@ impl Best {
 }
 
 impl Walk {
-    /// The mailbox, if all its emails pass: its counters say how many there are.
+    /// The mailbox, if all its emails pass: its counters give their number.
     pub(crate) fn whole_mailbox(&self) -> Option<u64> {
         let is_whole =
             self.is_exact && self.index == email::BY_MAILBOX && self.from.is_none() && self.to.is_none();
         self.mailbox.filter(|_| is_whole)
     }
 
-    /// The query of the records.
+    /// The query on the records.
     pub(crate) fn query(&self, is_ascending: bool) -> Query {
         let at = |time: i64| Value::Number(u64::try_from(time).unwrap_or(0));
         let from = self.from.map_or(Bound::Unbounded, |time| Bound::Included(at(time)));

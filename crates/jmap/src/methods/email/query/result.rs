@@ -1,4 +1,4 @@
-//! Results: a query made ready for an account, and the emails that pass it, in their order.
+//! Results: a query prepared for an account, and the emails that pass it, in their order.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,28 +28,27 @@ use super::{
     views::{Answered, Cell, Update, View, ViewKey},
 };
 
-/// Emails are read in chunks of so many; with their rows in smaller ones, since a row may have 64 KiB.
+/// Emails are read in chunks of this many; with their rows in smaller ones, since a row may have 64 KiB.
 const SMALL_READ: usize = 1_024;
 const ROWS_READ: usize = 128;
 
-/// The ids that one page of an index has when all are read.
+/// The number of ids of one page of an index when all are read.
 const WALK_PAGE: usize = 4_096;
 
-/// A result is brought up to date when no more emails changed, and made again otherwise.
+/// A result is updated when at most this many emails have changed, and built again otherwise.
 const UPDATES_MAX: usize = 4_096;
 
-/// With the threads of what changed, no more emails than this are looked at again.
+/// The most emails that are examined again for an update, including the threads of the changed ones.
 const AFFECTED_MAX: usize = 16_384;
 
-/// A result of a search for texts is made again after this time, though no email has changed: the index may have been repaired by being
-/// built anew.
+/// A result of a text search is built again after this time, even if no email has changed: the index may have been repaired by a rebuild.
 const TEXT_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A result of more emails is sorted on the blocking pool, and so are more changes put into one.
+/// A result of more emails is sorted on the blocking pool, and so is an update with more changes.
 const SORTED_INLINE_MAX: usize = 2_048;
 const UPDATES_INLINE_MAX: usize = 128;
 
-/// Other requests may commit while a result is made; it is brought up to date so often, and then taken as it is.
+/// Other requests may commit while a result is built; it is updated at most this many times, and then used as it is.
 const ATTEMPTS_MAX: usize = 4;
 
 /// A query of an account.
@@ -68,7 +67,7 @@ pub(crate) struct Selection<'c> {
 }
 
 impl<'c> Selection<'c> {
-    /// Makes a query ready.
+    /// Prepares a query.
     pub(crate) async fn new(
         context: &'c Context,
         account: AccountId,
@@ -98,28 +97,27 @@ impl<'c> Selection<'c> {
         self.context.records()
     }
 
-    /// Whether an email can enter or leave the result, or move in it, while it exists.
+    /// Whether an existing email can enter or leave the result, or move in it.
     pub(crate) fn is_mutable(&self) -> bool {
         self.test.is_mutable() || self.sort.is_mutable()
     }
 
-    /// Whether changes can be calculated (X3), and a result be brought up to date by them: an index does not say what it found
-    /// earlier.
+    /// Whether changes can be calculated (X3), and a cached result be updated with them: an index does not know what it found earlier.
     pub(crate) fn can_calculate_changes(&self) -> bool {
         self.needs.texts.is_empty()
     }
 
-    /// Whether the emails of a thread can change each other's place in the result (X4).
+    /// Whether the emails of a thread affect each other's position in the result (X4).
     pub(crate) fn depends_on_threads(&self) -> bool {
         self.collapse || !self.needs.thread_keywords.is_empty()
     }
 
-    /// Counts an answer from an index.
+    /// Counts a response from an index.
     pub(crate) fn count_walk(&self) {
         self.context.views.count(Answered::Walked);
     }
 
-    /// The range of an index that has the result in its order, and whether it ascends.
+    /// The range of an index that is the result in its order, and whether it ascends.
     pub(crate) fn exact_walk(&self) -> Option<(&Walk, bool)> {
         let is_ascending = self.sort.by_received_alone()?;
         match &self.candidates {
@@ -133,7 +131,7 @@ impl<'c> Selection<'c> {
         Ok(self.records().states(self.account).await?.of(email::KIND))
     }
 
-    /// What the result is kept under. The test has the numbers of keywords, so that a keyword that becomes known makes another key.
+    /// The cache key of the result. The test contains the numbers of keywords, so a keyword that becomes known leads to another key.
     fn key(&self) -> ViewKey {
         *self.key.get_or_init(|| {
             let text = format!("{:?} {:?} {:?} {}", self.test, self.needs.texts, self.sort, self.collapse);
@@ -141,23 +139,22 @@ impl<'c> Selection<'c> {
         })
     }
 
-    /// Whether the result is kept.
+    /// Whether the result is cached.
     pub(crate) fn is_kept(&self) -> bool {
         self.context.views.is_kept(&self.key())
     }
 
-    /// Counts a walk over so many entries of an index, instead of which a kept result could have been used; returns those of all
-    /// such walks.
+    /// Counts a walk over this many entries of an index that a cached result would have avoided; returns the entries of all such walks.
     pub(crate) fn add_walk(&self, entries: u64) -> u64 {
         self.context.views.cell(self.key()).add_walk(entries)
     }
 
-    /// The emails of the account.
+    /// The number of emails of the account.
     pub(crate) async fn emails_of_account(&self) -> Result<u64, MethodError> {
         Ok(self.context.mail().usage(self.account).await?.emails)
     }
 
-    /// The result, complete up to a state that emails have or had, or later.
+    /// The result, complete up to this state or a later one.
     pub(crate) async fn view(&self, state: Revision) -> Result<Arc<Cell>, MethodError> {
         let key = self.key();
         let cell = self.context.views.cell(key);
@@ -175,13 +172,13 @@ impl<'c> Selection<'c> {
         Ok(cell)
     }
 
-    /// Whether a result that is kept can be used.
+    /// Whether a cached result can be used.
     fn is_current(&self, cell: &Cell, state: Revision) -> bool {
         let is_young = |view: &View| self.can_calculate_changes() || view.age() < TEXT_AGE_MAX;
         cell.view.lock().as_ref().is_some_and(|view| view.state >= state && is_young(view))
     }
 
-    /// Makes the result, or brings it up to date. The caller holds the cell's `maker`.
+    /// Builds the result, or updates it. The caller holds the cell's `maker`.
     async fn renew(&self, cell: &Arc<Cell>) -> Result<Answered, MethodError> {
         let known = cell.view.lock().as_ref().map(|view| view.state);
         if let Some(since) = known.filter(|_| self.can_calculate_changes())
@@ -205,7 +202,7 @@ impl<'c> Selection<'c> {
     async fn build(&self) -> Result<View, MethodError> {
         let mut state = self.state().await?;
         let mut view = self.build_at(state).await?;
-        // What changed while the emails were read may have been missed.
+        // Changes that were made while the emails were read may have been missed.
         for _ in 0..ATTEMPTS_MAX {
             let now = self.state().await?;
             if now <= state || view.state < state {
@@ -224,12 +221,12 @@ impl<'c> Selection<'c> {
         Ok(view)
     }
 
-    /// All emails that pass, read when the emails are in a state or a later one. Emails that were created after the state are left
-    /// out: if they are destroyed soon, no changes since the state name them, and they would stay.
+    /// All emails that pass, read when the emails are in a state or a later one. Emails that were created after the state are left out:
+    /// if they were destroyed soon, no changes since the state would name them, and they would stay in the result.
     async fn build_at(&self, state: Revision) -> Result<View, MethodError> {
         let found = self.found().await?;
         let passed = self.all_entries(&found, state).await?;
-        // More is found when the index has caught up, though no email changes: so no later query uses what is partial.
+        // Once the index has caught up, more is found although no email has changed, so no later query may use a partial result.
         let state = if found.partial_at.is_some() { Revision(0) } else { state };
         let (sort, collapse, is_long) = (self.sort.clone(), self.collapse, passed.len() > SORTED_INLINE_MAX);
         let mut view = run(is_long, move || View::new(state, sort, passed, collapse)).await?;
@@ -267,7 +264,7 @@ impl<'c> Selection<'c> {
         Ok(evaluation.passed)
     }
 
-    /// What an index says alone of a mailbox, without emails that were created after a state. `None`: emails must be read.
+    /// The entries of a mailbox that an index alone provides, without emails that were created after a state. `None`: emails must be read.
     async fn entries_of_index(&self, state: Revision) -> Result<Option<Vec<Evaluated>>, MethodError> {
         let Some((walk, _)) = self.exact_walk().filter(|(walk, _)| self.is_made_of_index(walk)) else {
             return Ok(None);
@@ -295,7 +292,7 @@ impl<'c> Selection<'c> {
         Ok(Some(entries))
     }
 
-    /// Those of some emails that were created after a state. Ids ascend, so they are the last ones.
+    /// The emails among these that were created after a state. Ids ascend, so they are the last ones.
     async fn created_after(
         &self,
         state: Revision,
@@ -307,7 +304,7 @@ impl<'c> Selection<'c> {
         for ids in ids.chunks(SMALL_READ) {
             let records = self.read(&Get::small(email::KIND, ids.to_vec())).await?;
             for (id, record) in ids.iter().zip(records) {
-                // Of one that is gone nobody needs to know when it was created.
+                // For a destroyed email it does not matter when it was created.
                 if record.is_some_and(|record| record.created <= state) {
                     return Ok(later);
                 }
@@ -317,12 +314,14 @@ impl<'c> Selection<'c> {
         Ok(later)
     }
 
-    /// Whether a result is made of an index without its emails, which say their threads, and whether they are in a mailbox.
+    /// Whether the result can be built from an index without reading the emails, which have their threads and whether they are in a
+    /// mailbox.
     pub(crate) fn is_made_of_index(&self, walk: &Walk) -> bool {
         !self.collapse && walk.mailbox.is_some()
     }
 
-    /// What a search and an index say alone, so that a search for a common word reads no email. `None`: emails must be read.
+    /// The entries that a search and an index alone provide, so that a search for a common word reads no email. `None`: emails must be
+    /// read.
     async fn entries_of_hits(&self, found: &text::Found) -> Result<Option<Vec<Evaluated>>, MethodError> {
         let needs_emails = self.collapse || found.may_be_gone || self.sort.by_received_alone().is_none();
         let Some((place, walk)) = text_and_index(&self.test).filter(|_| !needs_emails) else {
@@ -331,13 +330,13 @@ impl<'c> Selection<'c> {
         let Some(hits) = found.emails.get(place) else { return Ok(None) };
         let entry = |id: u64, received: i64| {
             let entry = Entry { keys: Keys::One(received), id };
-            Evaluated { entry, thread: 0 } // no thread is collapsed
+            Evaluated { entry, thread: 0 } // threads are not collapsed here
         };
         let Some(walk) = walk else {
             return Ok(Some(hits.iter().map(|hit| entry(hit.id.0, hit.received)).collect()));
         };
         if hits.len() <= SMALL_READ {
-            return Ok(None); // to read them costs less than to walk
+            return Ok(None); // reading them costs less than the walk
         }
         let mut entries = Vec::new();
         let mut query = walk.query(true).limit(WALK_PAGE);
@@ -352,7 +351,7 @@ impl<'c> Selection<'c> {
         }
     }
 
-    /// The query without its conditions on text, and those; `None` when a text is an alternative to something else.
+    /// The query without its conditions on text, and these conditions; `None` when a text is an alternative to something else.
     pub(crate) fn without_texts(&self) -> Result<Option<(Selection<'c>, search::Filter)>, MethodError> {
         let Some(Apart { texts, rest }) = text::apart(&self.test, &self.needs.texts)? else {
             return Ok(None);
@@ -372,19 +371,19 @@ impl<'c> Selection<'c> {
         Ok(Some((selection, texts)))
     }
 
-    /// Those of these emails that pass, in the order of the ids.
+    /// The emails among these that pass, in the order of their ids.
     pub(crate) async fn passing(&self, ids: &[RecordId]) -> Result<Vec<Evaluated>, MethodError> {
         let mut evaluation = Evaluation::new(self, &[], false);
         evaluation.read(ids).await?;
         Ok(evaluation.passed)
     }
 
-    /// Counts an answer of the search index.
+    /// Counts a response from the search index.
     pub(crate) fn count_search(&self) {
         self.context.views.count(Answered::Searched);
     }
 
-    /// The emails that each condition on text is true for.
+    /// The emails for which each condition on text is true.
     async fn found(&self) -> Result<text::Found, MethodError> {
         if self.needs.texts.is_empty() {
             return Ok(text::Found::default());
@@ -392,7 +391,7 @@ impl<'c> Selection<'c> {
         text::find(self.context, self.account, &self.needs.texts, &self.index_wait).await
     }
 
-    /// How the emails stand in the result that changed since a state, and the state that this brings it to. `None`: too many.
+    /// How the emails that changed since a state appear in the result, and the state after these updates. `None`: too many.
     async fn updates(&self, since: Revision) -> Result<Option<(Vec<Update>, Revision)>, MethodError> {
         let Some(changed) = changed(self.records(), self.account, email::KIND, since, UPDATES_MAX).await?
         else {
@@ -405,7 +404,7 @@ impl<'c> Selection<'c> {
         Ok(Some((evaluation.into_updates(&affected), state)))
     }
 
-    /// The emails that changes since a state may have put in, taken out or moved, whether they exist or not, ascending: where
+    /// The emails that changes since a state may have added, removed or moved, whether they still exist or not, ascending: where
     /// threads matter, all emails of all threads that changed (X4). `None`: too many.
     pub(crate) async fn affected(
         &self,
@@ -416,7 +415,7 @@ impl<'c> Selection<'c> {
         if !self.depends_on_threads() {
             return Ok(Some(affected));
         }
-        // A thread that an email was destroyed of has changed, too.
+        // A thread whose email was destroyed has changed, too.
         let changed_threads =
             changed(self.records(), self.account, thread_kind::KIND, since, AFFECTED_MAX).await?;
         let Some(changed_threads) = changed_threads else { return Ok(None) };
@@ -435,7 +434,7 @@ impl<'c> Selection<'c> {
         Ok(Some(affected))
     }
 
-    /// The entries that emails have, whether they pass or not. Those that don't exist are left out.
+    /// The entries of emails, whether they pass or not. Emails that don't exist are left out.
     pub(crate) async fn entries_of(&self, ids: &[RecordId]) -> Result<Vec<Entry>, MethodError> {
         let mut evaluation = Evaluation::new(self, &[], true);
         evaluation.read(ids).await?;
@@ -443,7 +442,7 @@ impl<'c> Selection<'c> {
         Ok(passed.into_iter().chain(failed).map(|evaluated| evaluated.entry).collect())
     }
 
-    /// Reads emails without their rows, those that exist.
+    /// Reads emails without their rows; those that don't exist are left out.
     pub(crate) async fn small(&self, ids: &[RecordId]) -> Result<Vec<Record>, MethodError> {
         let mut found = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(SMALL_READ) {
@@ -453,7 +452,7 @@ impl<'c> Selection<'c> {
         Ok(found)
     }
 
-    /// Reads emails. A damaged one is in no result, as if it did not exist: the records log it.
+    /// Reads emails. A damaged one is treated as if it did not exist: the records log it.
     async fn read(&self, get: &Get) -> Result<Vec<Option<Record>>, MethodError> {
         let found = get_each(self.records(), self.account, get).await?;
         Ok(found.into_iter().map(|record| record.ok().flatten()).collect())
@@ -470,7 +469,7 @@ impl<'c> Selection<'c> {
     }
 }
 
-/// An email that is in no mailbox exists for IMAP alone (RFC 8621 §4.1.1).
+/// An email that is in no mailbox exists only for IMAP (RFC 8621 §4.1.1).
 fn is_visible(properties: &Properties) -> bool {
     properties.values(email::MAILBOX).next().is_some()
 }
@@ -501,7 +500,7 @@ async fn keyword_tests(
     Ok(tests)
 }
 
-/// Runs work on a result, on the blocking pool when it is long.
+/// Runs work on a result, on the blocking pool if the result is long.
 pub(crate) async fn run<T: Send + 'static>(
     is_long: bool,
     work: impl FnOnce() -> T + Send + 'static,
@@ -514,15 +513,15 @@ pub(crate) async fn run<T: Send + 'static>(
 
 /// Objects that changed.
 pub(crate) struct Changed {
-    /// All of them, whether they exist or not, ascending; those that exist and were created since are among them.
+    /// All of them, whether they still exist or not, ascending; includes those that were created since and still exist.
     pub(crate) ids: Vec<RecordId>,
-    /// Those of them that were created since.
+    /// Those that were created since.
     pub(crate) created: HashSet<u64>,
-    /// The state that the changes lead to, or a later revision of the account.
+    /// The state after these changes, or a later revision of the account.
     pub(crate) state: Revision,
 }
 
-/// The objects of a kind that changed since a state. `None`: more than `max`, or the state is too old to say.
+/// The objects of a kind that changed since a state. `None`: more than `max`, or the state is too old.
 pub(crate) async fn changed(
     records: &dyn Records,
     account: AccountId,
@@ -530,7 +529,7 @@ pub(crate) async fn changed(
     since: Revision,
     max: usize,
 ) -> Result<Option<Changed>, MethodError> {
-    const PAGE: usize = 256; // of so many, records read a page without another thread
+    const PAGE: usize = 256; // records read a page of this many without another thread
     let mut ids = Vec::new();
     let mut created = HashSet::new();
     let mut since = since;
@@ -559,23 +558,23 @@ pub(crate) async fn changed(
     Ok(Some(Changed { ids, created, state: since }))
 }
 
-/// An email that was looked at.
+/// An email that was evaluated.
 #[derive(Clone, Debug)]
 pub(crate) struct Evaluated {
     pub(crate) entry: Entry,
     pub(crate) thread: u64,
 }
 
-/// Emails that are read and looked at.
+/// Evaluates emails.
 struct Evaluation<'s, 'c> {
     selection: &'s Selection<'c>,
     found: &'s [Hits],
     threads: ThreadFacts,
     passed: Vec<Evaluated>,
-    /// Empty when they are of no interest.
+    /// Empty when they are not needed.
     failed: Vec<Evaluated>,
     with_failed: bool,
-    /// Emails that were created later count as not there.
+    /// Emails that were created later count as absent.
     created_up_to: Revision,
 }
 
@@ -605,7 +604,7 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         Ok(())
     }
 
-    /// Reads the keywords of the threads of these emails, if they matter.
+    /// Reads the keywords of the threads of these emails, if they are needed.
     async fn learn_threads(&mut self, records: &[Record]) -> Result<(), MethodError> {
         let keywords = &self.selection.needs.thread_keywords;
         if keywords.is_empty() {
@@ -665,7 +664,7 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         match &comparator.by {
             SortBy::ReceivedAt => Key::Number(received(facts.properties)),
             SortBy::Size => Key::Number(i64::try_from(size(facts.properties)).unwrap_or(i64::MAX)),
-            // An email without a date stands before all others.
+            // An email without a date sorts before all others.
             SortBy::SentAt => Key::Number(facts.row.and_then(Row::sent_at).unwrap_or(i64::MIN)),
             SortBy::From => text(&|row| row.address_key(Shorthand::From)),
             SortBy::To => text(&|row| row.address_key(Shorthand::To)),
@@ -677,7 +676,7 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         }
     }
 
-    /// How these emails stand in the result. Where threads are collapsed, they are all emails of their threads.
+    /// How these emails appear in the result. Where threads are collapsed, the input has all emails of their threads.
     fn into_updates(self, ids: &[RecordId]) -> Vec<Update> {
         let Self { selection, mut passed, mut failed, .. } = self;
         if selection.collapse {

@@ -15,30 +15,30 @@ use super::{
     views::{Cell, View},
 };
 
-/// So many entries of an index are walked over whether there is a kept result or not: of emails, and of threads, whose emails
-/// are read.
+/// A walk over at most this many index entries is always allowed, even if there is a cached result: entries of emails, or of threads,
+/// whose emails are read.
 const NEAR: u64 = 128;
 const NEAR_COLLAPSED: u64 = 24;
-/// Emails that are read at most by a walk over threads.
+/// The most emails that a walk over threads reads.
 const COLLAPSE_READS_MAX: usize = 2_048;
-/// How many entries of an index are walked over in the time in which one email is put into a result: after it was read, or as the
-/// index has it.
+/// How many entries of an index are walked over in the time that it takes to put one email into a result: when it must be read, and
+/// when it comes from the index.
 const STEPS_OF_A_READ: u64 = 8;
 const STEPS_OF_AN_ENTRY: u64 = 2;
 
-/// How often an answer is made again because of a commit between its reads.
+/// How often a response is built again because of a commit between its reads.
 const ATTEMPTS_MAX: usize = 8;
 
-/// So many records are read at once without another thread.
+/// Records read this many at once without another thread.
 const COLLAPSE_READ: usize = 32;
 
-/// Changes of a result are calculated of so many emails and threads at most.
+/// The most emails and threads for which changes of a result are calculated.
 const CHANGES_MAX: usize = 16_384;
 
-/// A result of more emails is looked through on the blocking pool.
+/// A result of more emails is searched on the blocking pool.
 const ENTRIES_INLINE_MAX: usize = 20_000;
 
-/// Which part of a result is asked for.
+/// The requested part of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) start: Start,
@@ -48,20 +48,20 @@ pub(crate) struct Window {
 /// Where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// From the beginning on, or when negative from the end back.
+    /// From the beginning; a negative position counts from the end.
     Position(i64),
-    /// So far behind an email; `None` is an id that no email has.
+    /// This many positions after an email, or before it if negative; `None` for an id that no email has.
     Anchor(Option<RecordId>, i64),
 }
 
 /// A part of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selected {
-    /// The state of emails of which this is the result.
+    /// The state of emails for which this result is valid.
     pub(crate) state: Revision,
-    /// Whether it is exactly that: others committed all the time otherwise, and it may have later changes, too.
+    /// Whether it is exactly of that state: when other commits interfere too often, it may include later changes.
     pub(crate) is_exact: bool,
-    /// The revision of the search index, if emails may be missing that it lacks.
+    /// The revision of the search index, if it lacks emails that may therefore be missing here.
     pub(crate) partial_at: Option<Revision>,
     pub(crate) position: u64,
     pub(crate) ids: Vec<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct ResultChanges {
     pub(crate) added: Vec<(usize, u64)>,
 }
 
-/// What the client knows, and how much it wants.
+/// What the client knows, and the most changes that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SinceResult {
     pub(crate) state: Revision,
@@ -87,18 +87,18 @@ pub(crate) struct SinceResult {
     pub(crate) with_total: bool,
 }
 
-/// What a walk in an index led to.
+/// The result of a walk over an index.
 enum Walked {
-    /// Emails, and the state in which all of them were read.
+    /// Emails, and the state that was valid during all reads.
     Read(Vec<u64>, Revision),
-    /// Emails changed meanwhile.
+    /// Emails changed in the meantime.
     Changed,
-    /// Too few threads are near the beginning.
+    /// The beginning of the index has too few threads.
     TooFar,
 }
 
 impl Selection<'_> {
-    /// A part of the result.
+    /// Reads a part of the result.
     pub(crate) async fn select(&self, window: Window, with_total: bool) -> Result<Selected, MethodError> {
         if let Some(selected) = self.by_walk(window, with_total).await? {
             return Ok(selected);
@@ -110,7 +110,7 @@ impl Selection<'_> {
             let state = self.state().await?;
             let cell = self.view(state).await?;
             let part = self.part(&cell, window, with_total).await;
-            // All was read between two looks at the state: equal states mean that it is of that state.
+            // Everything was read between two reads of the state: if they are equal, the result is of that state.
             let is_exact = self.state().await? == state;
             if is_exact || attempt == ATTEMPTS_MAX {
                 let Part { partial_at, position, ids, total } = part?;
@@ -120,7 +120,7 @@ impl Selection<'_> {
         Err(MethodError::ServerUnavailable)
     }
 
-    /// A part of a result.
+    /// A part of a cached result.
     async fn part(&self, cell: &Arc<Cell>, window: Window, with_total: bool) -> Result<Part, MethodError> {
         let position = match window.start {
             Start::Position(position) => from_start_or_end(position, look(cell, View::len)?),
@@ -138,13 +138,13 @@ impl Selection<'_> {
         })
     }
 
-    /// Whether the keys that an email has now say where it is in a result.
+    /// Whether the current keys of an email determine its position in a result.
     fn has_stable_keys(&self) -> bool {
         !self.sort.is_mutable()
     }
 
-    /// Whether a walk over so many entries costs less than a result that is kept. What is far from the beginning is walked to
-    /// until the walks together have cost about as much as to make a result.
+    /// Whether a walk over this many entries costs less than a cached result. Walks to distant positions are allowed until all walks
+    /// together have cost about as much as building a result.
     async fn is_walk_cheaper(&self, walk: &Walk, reach: u64) -> Result<bool, MethodError> {
         let (near, cost) = if self.collapse { (NEAR_COLLAPSED, STEPS_OF_A_READ) } else { (NEAR, 1) };
         if reach <= near {
@@ -166,7 +166,7 @@ impl Selection<'_> {
         Ok(walked < emails.saturating_mul(steps))
     }
 
-    /// The part, if an index has it and a walk is the cheapest way.
+    /// The window, if an index has it and a walk is the cheapest way.
     async fn by_walk(&self, window: Window, with_total: bool) -> Result<Option<Selected>, MethodError> {
         let Some((walk, is_ascending)) = self.exact_walk() else { return Ok(None) };
         let Start::Position(position) = window.start else { return Ok(None) };
@@ -206,7 +206,7 @@ impl Selection<'_> {
         Ok(None)
     }
 
-    /// The emails from a position on.
+    /// The emails starting at a position.
     async fn walk_plain(
         &self,
         walk: &Walk,
@@ -234,7 +234,7 @@ impl Selection<'_> {
         }
     }
 
-    /// The first email of each thread, from a position on.
+    /// The first email of each thread, starting at a position.
     async fn walk_collapsed(
         &self,
         walk: &Walk,
@@ -274,7 +274,7 @@ impl Selection<'_> {
         Ok(Walked::Read(ids.collect(), state))
     }
 
-    /// What a counter of a mailbox says; 0 for a mailbox that is not there.
+    /// The value of a counter of a mailbox; 0 for a mailbox that does not exist.
     async fn counted(&self, id: u64, counter: Property) -> Result<u64, MethodError> {
         let get = Get::small(mailbox::KIND, vec![RecordId(id)]);
         let records = self.records().get(self.account, &get).await?;
@@ -296,7 +296,7 @@ impl Selection<'_> {
         for _ in 0..ATTEMPTS_MAX {
             let state = self.state().await?;
             let changes = self.changes_up_to(state, since).await;
-            // As of a query: otherwise a client would get what it does not expect in its own result.
+            // As of a query: otherwise the client would get changes that its own result does not expect.
             if self.state().await? == state {
                 return changes;
             }
@@ -321,14 +321,15 @@ impl Selection<'_> {
         Ok(ResultChanges { state, total, ..changes })
     }
 
-    /// Emails stand in the result or not by themselves.
+    /// The changes of a result in which each email is included or not on its own, without its thread.
     async fn changes_by_email(
         &self,
         cell: &Arc<Cell>,
         changed: &Changed,
         since: SinceResult,
     ) -> Result<ResultChanges, MethodError> {
-        // X2: what can change must be removed and added again, wherever it was. Else an email that stays has not moved.
+        // X2: an email whose position can change must be removed and added again, wherever it was. Otherwise, an email that stays has
+        // not moved.
         let is_immutable = !self.is_mutable();
         let is_old = |id: &u64| !changed.created.contains(id);
         let all: Vec<u64> = changed.ids.iter().map(|id| id.0).collect();
@@ -340,7 +341,7 @@ impl Selection<'_> {
             all.into_iter().filter(|id| !is_immutable || !is_old(id) || !existing.contains(id)).collect();
         let mut added = self.indexes_of(cell, candidates).await?;
         if let Some(up_to) = since.up_to.filter(|_| is_immutable) {
-            // X2: the client has nothing behind this email.
+            // X2: the client has nothing after this email.
             if let Some((last, _)) = self.indexes_of(cell, [up_to.0].into()).await?.first() {
                 added.retain(|(index, _)| index <= last);
             }
@@ -348,7 +349,7 @@ impl Selection<'_> {
         Ok(ResultChanges { removed, added, ..ResultChanges::default() })
     }
 
-    /// Where emails are in the result, ascending.
+    /// The positions of emails in the result, ascending.
     async fn indexes_of(
         &self,
         cell: &Arc<Cell>,
@@ -367,8 +368,8 @@ impl Selection<'_> {
         Ok(found)
     }
 
-    /// X4: a change of one email may move others of its thread, so that all of them are removed, and those added that stand in
-    /// the result now.
+    /// X4: a change of one email may move others of its thread, so all of them are reported as removed, and those that are in the
+    /// result now as added.
     async fn changes_by_thread(
         &self,
         cell: &Arc<Cell>,
@@ -384,12 +385,12 @@ impl Selection<'_> {
     }
 }
 
-/// Looks into a result.
+/// Reads from a result.
 fn look<T>(cell: &Cell, look: impl FnOnce(&View) -> T) -> Result<T, MethodError> {
     cell.view.lock().as_ref().map(look).ok_or(MethodError::ServerUnavailable)
 }
 
-/// Looks through a result, which takes longer the longer it is.
+/// Reads from a result in time linear in its length.
 async fn look_through<T: Send + 'static>(
     cell: &Arc<Cell>,
     through: impl FnOnce(&View) -> T + Send + 'static,
@@ -407,7 +408,7 @@ struct Part {
     total: Option<u64>,
 }
 
-/// L2: a negative position counts from the end, and ends at the beginning.
+/// L2: a negative position counts from the end, but not beyond the beginning.
 fn from_start_or_end(position: i64, len: usize) -> u64 {
     match u64::try_from(position) {
         Ok(position) => position,
@@ -415,7 +416,7 @@ fn from_start_or_end(position: i64, len: usize) -> u64 {
     }
 }
 
-/// L2: an offset of an anchor ends at the beginning, and at the greatest number that a position can be.
+/// L2: the offset of an anchor is clamped to the beginning and to the greatest number that a position can be.
 fn behind(index: usize, offset: i64) -> u64 {
     (index as u64).saturating_add_signed(offset).min(INT_MAX)
 }

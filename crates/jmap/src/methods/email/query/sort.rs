@@ -9,10 +9,10 @@ use crate::core::MethodError;
 
 use super::{filter::Quantifier, list::Entry};
 
-/// How many comparators a sort may have.
+/// The most comparators of a sort.
 pub(crate) const COMPARATORS_MAX: usize = 16;
 
-/// So many characters of a text are compared; equal beginnings are ordered by what follows in the sort.
+/// Only this many characters of a text are compared; texts with equal beginnings are ordered by the next comparator.
 const TEXT_KEY_CHARS_MAX: usize = 128;
 
 /// The properties that emails can be sorted by, as the session object lists them (`emailQuerySortOptions`).
@@ -36,7 +36,7 @@ pub(crate) struct Comparator {
     pub(crate) collation: Collation,
 }
 
-/// What is compared.
+/// The property that is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SortBy {
     ReceivedAt,
@@ -59,29 +59,29 @@ pub(crate) enum Collation {
     Octet,
 }
 
-/// The order of a result: comparators in order of importance; then ids, in the direction of the last comparator.
+/// The order of a result: comparators in decreasing importance; then ids, in the direction of the last comparator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     comparators: Vec<Comparator>,
 }
 
-/// What one comparator sees of an email.
+/// The key of an email for one comparator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Number(i64),
     Text(Box<str>),
 }
 
-/// What all comparators see of an email, and its id.
+/// The keys of an email for all comparators, and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// A sort by one number, which nearly all are.
+    /// For a sort by one number, the most common case.
     One(i64),
     Many(Box<[Key]>),
 }
 
 impl Sort {
-    /// Reads the `sort` argument; none is: newest first.
+    /// Reads the `sort` argument; the default is newest first.
     pub(crate) fn parse(value: &Value) -> Result<Self, MethodError> {
         let values = match value {
             Value::Null => &[][..],
@@ -106,7 +106,7 @@ impl Sort {
         &self.comparators
     }
 
-    /// Whether receivedAt alone decides, so that the order is that of an index; and then, whether it ascends.
+    /// Whether receivedAt alone decides, so that an index has the order; if so, whether the order ascends.
     pub(crate) fn by_received_alone(&self) -> Option<bool> {
         match self.comparators.as_slice() {
             [Comparator { by: SortBy::ReceivedAt, is_ascending, .. }] => Some(*is_ascending),
@@ -114,7 +114,7 @@ impl Sort {
         }
     }
 
-    /// Whether what it compares can change while an email exists.
+    /// Whether the compared properties can change while an email exists.
     pub(crate) fn is_mutable(&self) -> bool {
         let is_mutable = |by: &SortBy| matches!(by, SortBy::HasKeyword(_) | SortBy::InThread(..));
         self.comparators.iter().any(|comparator| is_mutable(&comparator.by))
@@ -143,7 +143,7 @@ fn compare_at(left: &Keys, right: &Keys, place: usize) -> Ordering {
     match (left, right) {
         (Keys::One(left), Keys::One(right)) => left.cmp(right),
         (Keys::Many(left), Keys::Many(right)) => left.get(place).cmp(&right.get(place)),
-        // The keys of one sort have one form.
+        // All keys of one sort have the same variant.
         (Keys::One(_), Keys::Many(_)) => Ordering::Less,
         (Keys::Many(_), Keys::One(_)) => Ordering::Greater,
     }
@@ -181,7 +181,7 @@ impl Comparator {
         Ok(Self { by: SortBy::parse(property, keyword)?, is_ascending, collation })
     }
 
-    /// What this comparator sees of a text.
+    /// The key of a text for this comparator.
     pub(crate) fn text_key(&self, text: &str) -> Key {
         self.collation.key(text)
     }
@@ -217,7 +217,7 @@ impl Collation {
         })
     }
 
-    /// A key that orders as the collation does.
+    /// A key whose order is that of the collation.
     fn key(self, text: &str) -> Key {
         let cut = || text.chars().take(TEXT_KEY_CHARS_MAX);
         match self {
@@ -232,7 +232,7 @@ impl Collation {
     }
 }
 
-/// The number that a text begins with. A text without one is above all numbers (RFC 4790 §9.1.1).
+/// The number at the beginning of a text. A text without one sorts after all numbers (RFC 4790 §9.1.1).
 fn leading_number(text: &str) -> i64 {
     let digits = text.bytes().take_while(u8::is_ascii_digit);
     let mut number = None;

@@ -1,4 +1,4 @@
-//! A filter made ready for the emails of one account: keywords are numbers, and texts are the emails that have them.
+//! A filter prepared for the emails of one account: keywords are resolved to numbers, and conditions on text to the emails that match.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::{
     text::Hits,
 };
 
-/// A keyword as emails have it.
+/// A keyword in the form in which emails have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum KeywordTest {
     Seen,
@@ -20,7 +20,7 @@ pub(crate) enum KeywordTest {
 }
 
 impl KeywordTest {
-    /// That of a name in lowercase, by its number, if it has one.
+    /// The test for a keyword in lowercase, with its number, if it has one.
     pub(crate) fn new(name: &str, number: Option<u64>) -> Self {
         match number {
             _ if name == SEEN => Self::Seen,
@@ -41,7 +41,7 @@ impl KeywordTest {
 /// The keywords of a filter and a sort, by their names.
 pub(crate) type KeywordTests = HashMap<String, KeywordTest>;
 
-/// The conditions of a filter, ready for single emails.
+/// The conditions of a filter, prepared for single emails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     And(Vec<Test>),
@@ -64,11 +64,11 @@ pub(crate) enum Test {
     Found(usize),
 }
 
-/// What a test needs to know of emails beside their properties.
+/// What a test needs to know of emails in addition to their properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) row: bool,
-    /// The keywords that are asked of whole threads.
+    /// The keywords for which whole threads are tested.
     pub(crate) thread_keywords: Vec<KeywordTest>,
     /// The conditions on text, in the order of [`Test::Found`].
     pub(crate) texts: Vec<Condition>,
@@ -83,7 +83,7 @@ impl Needs {
 }
 
 impl Test {
-    /// Makes a filter ready, and adds what it needs.
+    /// Prepares a filter, and adds what it needs to `needs`.
     pub(crate) fn new(filter: &Filter, keywords: &KeywordTests, needs: &mut Needs) -> Self {
         let mut all = |parts: &[Filter]| parts.iter().map(|part| Self::new(part, keywords, needs)).collect();
         match filter {
@@ -124,7 +124,7 @@ impl Test {
         }
     }
 
-    /// Whether what it asks for can change while an email exists.
+    /// Whether the tested properties can change while an email exists.
     pub(crate) fn is_mutable(&self) -> bool {
         match self {
             Self::And(parts) | Self::Or(parts) | Self::Not(parts) => parts.iter().any(Self::is_mutable),
@@ -141,7 +141,7 @@ impl Test {
         }
     }
 
-    /// The tests that must all be true, without conjunctions among them.
+    /// The tests that must all be true; nested conjunctions are flattened.
     pub(crate) fn conjuncts(&self) -> Vec<&Self> {
         match self {
             Self::And(parts) => parts.iter().flat_map(Self::conjuncts).collect(),
@@ -149,7 +149,7 @@ impl Test {
         }
     }
 
-    /// Whether it depends on what a search found.
+    /// Whether it depends on the results of a text search.
     pub(crate) fn has_texts(&self) -> bool {
         match self {
             Self::And(parts) | Self::Or(parts) | Self::Not(parts) => parts.iter().any(Self::has_texts),
@@ -183,7 +183,7 @@ impl Test {
     }
 }
 
-/// What is known of an email.
+/// What is known about an email.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'f> {
     pub(crate) id: u64,
@@ -194,7 +194,7 @@ pub(crate) struct Facts<'f> {
 }
 
 impl Facts<'_> {
-    /// Whether so many emails of its thread have a keyword.
+    /// Whether the required number of emails of its thread have a keyword.
     pub(crate) fn thread_has(&self, quantifier: Quantifier, keyword: KeywordTest) -> bool {
         self.threads.has(thread(self.properties), quantifier, keyword)
     }
@@ -218,12 +218,12 @@ impl ThreadFacts {
         self.threads.contains_key(&thread)
     }
 
-    /// A thread is known from now on, with the emails that are added.
+    /// Adds a thread without emails.
     pub(crate) fn begin(&mut self, thread: u64) {
         self.threads.entry(thread).or_default();
     }
 
-    /// Adds an email of a thread that was begun.
+    /// Adds an email to a thread that was begun.
     pub(crate) fn add(&mut self, properties: &Properties, keywords: &[KeywordTest]) {
         let Some(thread) = self.threads.get_mut(&thread(properties)) else { return };
         for keyword in keywords {
@@ -248,7 +248,7 @@ fn has(properties: &Properties, property: Property, number: u64) -> bool {
     properties.values(property).any(|value| *value == Value::Number(number))
 }
 
-/// The only number of a property; 0 if it has none.
+/// The only number of a property; 0 if the property is absent.
 fn number(properties: &Properties, property: Property) -> u64 {
     match properties.values(property).next() {
         Some(Value::Number(number)) => *number,
@@ -266,7 +266,7 @@ pub(crate) fn received(properties: &Properties) -> i64 {
     i64::try_from(number(properties, email::RECEIVED)).unwrap_or(i64::MAX)
 }
 
-/// The bytes of an email.
+/// The size of an email in bytes.
 pub(crate) fn size(properties: &Properties) -> u64 {
     number(properties, email::SIZE)
 }

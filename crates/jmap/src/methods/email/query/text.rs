@@ -1,4 +1,4 @@
-//! Conditions on text: the index says which emails have it, and emails that are newer than the index are matched directly.
+//! Conditions on text: the index returns the emails that match, and emails that are newer than the index are matched directly.
 
 use std::{collections::HashSet, sync::OnceLock, time::Duration};
 
@@ -19,21 +19,21 @@ use super::{
     test::Test,
 };
 
-/// So many emails that the index does not have yet are matched directly, the newest ones. While an index is made again, older
-/// ones are found when it has them.
+/// The most emails that are matched directly because the index does not have them yet, the newest ones. While an index is rebuilt,
+/// older emails are found once it has them.
 const DIRECT_MAX: usize = 512;
 
-/// So long a query waits for an index that lacks more emails: after a large import it has them in a moment.
+/// How long a query waits for an index that lacks more emails: after a large import it usually catches up soon.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How often the index is asked meanwhile how far it is.
+/// How often the index is polled during the wait.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 
-/// A query does not wait for an index that lacks more emails than this. It would be in vain: the index of the account is being made
-/// again.
+/// A query does not wait for an index that lacks more emails than this: the index of the account is being rebuilt, and would not catch
+/// up in time.
 const LACKING_MAX: usize = 16_384;
 
-/// Emails with when they were received, ascending by id, each once.
+/// Emails with the times when they were received, ascending by id, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits(Vec<Hit>);
 
@@ -55,32 +55,32 @@ impl Hits {
 
 impl From<Vec<Hit>> for Hits {
     fn from(mut hits: Vec<Hit>) -> Self {
-        hits.sort(); // most of them are in order, which the stable sort makes use of
+        hits.sort(); // most of them are in order already, which makes the stable sort fast
         hits.dedup_by_key(|hit| hit.id);
         Self(hits)
     }
 }
 
-/// Emails that have texts.
+/// Emails that match conditions on text.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// For each condition the emails for which it is true.
+    /// For each condition the emails that match.
     pub(crate) emails: Vec<Hits>,
-    /// Whether some of them may have been destroyed, though all that is known to be is left out.
+    /// Whether some of them may have been destroyed; those that are known to be destroyed are left out.
     pub(crate) may_be_gone: bool,
-    /// The revision of the index, if it lags so much that emails may be missing.
+    /// The revision of the index, if it lags so far that emails may be missing.
     pub(crate) partial_at: Option<Revision>,
 }
 
-/// The time that one query waits for the index: [`WAIT_MAX`] altogether, however often its result is made again.
+/// The time that one query waits for the index: at most [`WAIT_MAX`] in total, even if its result is built several times.
 #[derive(Debug, Default)]
 pub(crate) struct IndexWait {
     until: OnceLock<Instant>,
 }
 
 impl IndexWait {
-    /// Waits until the index lacks no more emails than are matched directly; returns whether it has changed to that. If it lacks no
-    /// more already, or is being built from nothing, this returns at once.
+    /// Waits until the index lacks no more emails than are matched directly; returns whether it caught up during the wait. Returns at
+    /// once if it already lacks no more than that, or is being built from scratch.
     pub(crate) async fn wait(
         &self,
         search: &dyn Search,
@@ -89,7 +89,7 @@ impl IndexWait {
     ) -> Result<bool, MethodError> {
         let Some(enough_from) = newer.enough_from else { return Ok(false) };
         let until = *self.until.get_or_init(|| Instant::now() + WAIT_MAX);
-        // Also an answer without hits says how far the index is.
+        // A response without hits reports the revision of the index, too.
         let nothing = search::Filter::Or(Vec::new());
         let query = search::Query { limit: 1, ..search::Query::new(nothing) };
         while Instant::now() < until {
@@ -136,18 +136,18 @@ pub(crate) async fn find(
 
 /// Emails that were created or destroyed after a revision.
 pub(crate) struct Newer {
-    /// [`DIRECT_MAX`] at most, the newest ones.
+    /// At most [`DIRECT_MAX`], the newest ones.
     pub(crate) ids: Vec<RecordId>,
     /// Whether there are more.
     pub(crate) is_partial: bool,
-    /// If there are more, the revision that the index must reach so that there are not; `None` when that takes too long.
+    /// If there are more, the revision that the index must reach to have the others; `None` when that takes too long.
     enough_from: Option<Revision>,
     destroyed: Vec<RecordId>,
-    /// Whether more were destroyed than is known.
+    /// Whether emails were destroyed that are not known here.
     may_be_gone: bool,
 }
 
-/// What the index does not have that is complete up to a revision.
+/// The changes that an index which is complete up to a revision does not have.
 pub(crate) async fn newer(
     context: &Context,
     account: AccountId,
@@ -183,7 +183,7 @@ pub(crate) async fn newer(
         created.drain(..too_many);
         is_partial |= too_many > 0;
         if !page.has_more {
-            // At revision 0 the index of the account is being built from nothing.
+            // At revision 0 the index of the account is being built from scratch.
             let enough_from = if revision > Revision(0) { enough_from(&pages) } else { None };
             return Ok(Newer { ids: created, is_partial, enough_from, destroyed, may_be_gone: false });
         }
@@ -191,8 +191,8 @@ pub(crate) async fn newer(
     }
 }
 
-/// The first page after which no more than [`DIRECT_MAX`] emails were created, of pages with the revision at the end of each and how
-/// many were created in it. `None` when they are that few, or more than [`LACKING_MAX`].
+/// The revision at the end of the first page after which at most [`DIRECT_MAX`] emails were created. Each page has the revision at its
+/// end and the number of emails created in it. `None` when there are no more emails than that, or more than [`LACKING_MAX`].
 fn enough_from(pages: &[(Revision, usize)]) -> Option<Revision> {
     let mut lacking: usize = pages.iter().map(|(_, created)| created).sum();
     if !(DIRECT_MAX + 1..=LACKING_MAX).contains(&lacking) {
@@ -207,7 +207,7 @@ fn enough_from(pages: &[(Revision, usize)]) -> Option<Revision> {
     None
 }
 
-/// What the index has for each filter, and the revision up to which all of it is complete.
+/// The hits of the index for each filter, and the revision up to which all of them are complete.
 async fn all_indexed(
     search: &dyn Search,
     account: AccountId,
@@ -223,7 +223,7 @@ async fn all_indexed(
     Ok((found, complete_up_to))
 }
 
-/// What the index has.
+/// The hits of the index.
 async fn indexed(
     search: &dyn Search,
     account: AccountId,
@@ -243,7 +243,7 @@ async fn indexed(
     }
 }
 
-/// What emails must contain to pass a test, and the rest of the test; `None` when a text is an alternative to something else.
+/// Splits a test into what emails must contain, and the rest; `None` when a text is an alternative to something else.
 pub(crate) fn apart(test: &Test, conditions: &[Condition]) -> Result<Option<Apart>, MethodError> {
     let filters = of_conditions(conditions)?;
     let (mut texts, mut rest) = (Vec::new(), Vec::new());
@@ -258,13 +258,13 @@ pub(crate) fn apart(test: &Test, conditions: &[Condition]) -> Result<Option<Apar
     Ok(texts.check().is_ok().then_some(Apart { texts, rest: Test::And(rest) }))
 }
 
-/// A conjunction of conditions on texts and of others.
+/// A conjunction of conditions on text and of others.
 pub(crate) struct Apart {
     pub(crate) texts: search::Filter,
     pub(crate) rest: Test,
 }
 
-/// A test as a filter of the index, if it is on nothing but texts.
+/// A test as a filter of the index, if it has only conditions on text.
 fn texts_alone(test: &Test, filters: &[search::Filter]) -> Option<search::Filter> {
     let all = |parts: &[Test]| {
         let parts = parts.iter().map(|part| texts_alone(part, filters)).collect::<Option<Vec<_>>>();
@@ -283,7 +283,7 @@ fn of_conditions(conditions: &[Condition]) -> Result<Vec<search::Filter>, Method
     conditions.iter().map(of_condition).collect()
 }
 
-/// The conditions on text of a filter, for highlighting: all others are left out.
+/// The conditions on text of a filter, for highlighting; all others are left out.
 pub(crate) fn of_filter(filter: &Filter) -> Result<search::Filter, MethodError> {
     let all = |parts: &[Filter]| parts.iter().map(of_filter).collect::<Result<Vec<_>, _>>();
     match filter {
@@ -305,7 +305,7 @@ fn of_condition(condition: &Condition) -> Result<search::Filter, MethodError> {
             let text = text.as_deref().map(parse).transpose()?;
             Ok(search::Filter::Header(name, text))
         }
-        _ => Err(MethodError::ServerFail), // no other condition is on text
+        _ => Err(MethodError::ServerFail), // all other conditions are not on text
     }
 }
 

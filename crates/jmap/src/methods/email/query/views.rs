@@ -1,4 +1,4 @@
-//! Results of queries that are kept: the ids of all emails that pass a filter, in the order of a sort.
+//! Cached results of queries: the ids of all emails that pass a filter, in the order of a sort.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,18 +25,18 @@ use super::{
     sort::Sort,
 };
 
-/// How many results are kept for one account.
+/// The most results that are cached for one account.
 const ACCOUNT_VIEWS_MAX: usize = 64;
 
-/// How many results are kept for all accounts.
+/// The most results that are cached for all accounts.
 const VIEWS_MAX: usize = 4_096;
 
-/// How an email that changed stands in a result now.
+/// How an email that changed appears in a result after the change.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
-    /// It stands in the result.
+    /// It is in the result.
     In(Entry),
-    /// It exists, and does not stand in the result.
+    /// It exists, but is not in the result.
     Out(Entry),
     /// It was destroyed.
     Gone(u64),
@@ -51,12 +51,12 @@ impl Update {
     }
 }
 
-/// The emails of a result when the emails of the account were in a state, in the order of a sort.
+/// The emails of a result for a state of the account's emails, in the order of a sort.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// It is complete up to here. Single emails may be as they were later.
+    /// It is complete up to here. Single emails may have later changes already.
     pub(crate) state: Revision,
-    /// The revision of the search index, if emails may be missing that it lacks.
+    /// The revision of the search index, if it lacks emails that may therefore be missing here.
     pub(crate) partial_at: Option<Revision>,
     made: Instant,
     sort: Arc<Sort>,
@@ -64,7 +64,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Of all emails that pass; of those, where threads are collapsed, the first of each thread (EQ4).
+    /// The result for all emails that pass; where threads are collapsed, it has the first email of each thread (EQ4).
     pub(crate) fn new(state: Revision, sort: Arc<Sort>, mut passed: Vec<Evaluated>, collapse: bool) -> Self {
         passed.sort_unstable_by(|left, right| sort.order(&left.entry, &right.entry));
         passed.dedup_by_key(|email| email.entry.id);
@@ -85,24 +85,24 @@ impl View {
         self.entries.len()
     }
 
-    /// The entries in the order of the sort, from an index on.
+    /// The entries in the order of the sort, starting at an index.
     pub(crate) fn from(&self, index: usize) -> impl Iterator<Item = &Entry> {
         self.entries.from(index)
     }
 
-    /// The indexes of some emails. Linear in the length of the result at worst; an email that is not in it is left out.
+    /// The indexes of some emails. At worst linear in the length of the result; an email that is not in the result is left out.
     pub(crate) fn indexes_of(&self, ids: &HashSet<u64>) -> Vec<(usize, u64)> {
         self.entries.indexes_of(ids)
     }
 
-    /// The index of an entry of which the keys are known; `None` when the result has no such entry.
+    /// The index of an entry whose keys are known; `None` when the result has no such entry.
     pub(crate) fn index_of(&self, entry: &Entry) -> Option<usize> {
         self.entries.index_of(|known| self.sort.order(known, entry))
     }
 
-    /// Brings emails that changed up to date, each of which stands once in the updates.
+    /// Updates the result for emails that changed; each of them occurs once in the updates.
     pub(crate) fn apply(&mut self, updates: Vec<Update>, state: Revision) {
-        // Keys that never change say where an email is; otherwise its id does.
+        // If the keys never change, they locate an email; otherwise its id does.
         let is_mutable = self.sort.is_mutable();
         let by_id = updates.iter().filter(|update| is_mutable || matches!(update, Update::Gone(_)));
         let by_id: HashSet<u64> = by_id.map(Update::id).collect();
@@ -122,13 +122,13 @@ impl View {
         self.state = state;
     }
 
-    /// The memory that it takes, about.
+    /// The approximate memory of the result.
     fn bytes(&self) -> usize {
         self.entries.bytes() + mem::size_of::<Self>()
     }
 }
 
-/// What a result is found by.
+/// The key of a cached result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ViewKey {
     pub(crate) account: AccountId,
@@ -139,15 +139,15 @@ pub(crate) struct ViewKey {
 /// How queries are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// By a walk in an index.
+    /// By walking an index.
     Walked,
     /// By the newest hits of the search index.
     Searched,
-    /// By a result that was kept, and is current.
+    /// By a cached result that was up to date.
     Current,
-    /// By a result that was kept, and was brought up to date.
+    /// By a cached result that was updated first.
     Updated,
-    /// By a result that was made.
+    /// By a result that was built.
     Made,
 }
 
@@ -168,7 +168,7 @@ struct AnsweredLabels {
     by: &'static str,
 }
 
-/// How queries are answered, and the memory of kept results. Cloning shares the counts.
+/// How queries are answered, and the memory of cached results. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryMetrics {
     answers: Family<AnsweredLabels, Counter>,
@@ -191,8 +191,8 @@ impl QueryMetrics {
     }
 }
 
-/// The results that are kept, for all accounts: [`ACCOUNT_VIEWS_MAX`] for one account, a number of bytes for all. Those that were
-/// not used for the longest time go first.
+/// The cached results of all accounts: at most [`ACCOUNT_VIEWS_MAX`] for one account, and a number of bytes for all. The least recently
+/// used are dropped first.
 #[derive(Debug)]
 pub(crate) struct Views {
     bytes_max: usize,
@@ -204,7 +204,7 @@ pub(crate) struct Views {
 struct ViewTable {
     slots: HashMap<ViewKey, Slot>,
     bytes: usize,
-    /// Rises with each use.
+    /// Increases with each use.
     uses: u64,
 }
 
@@ -215,41 +215,41 @@ struct Slot {
     used: u64,
 }
 
-/// One result, perhaps not made yet.
+/// One result, which may not be built yet.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
-    /// Held by the request that makes the result or brings it up to date: others wait for it.
+    /// Held by the request that builds or updates the result; others wait for it.
     pub(crate) maker: tokio::sync::Mutex<()>,
     pub(crate) view: Mutex<Option<View>>,
-    /// The entries of an index that were walked over where the result would have been of use.
+    /// The index entries that were walked over although a cached result would have avoided the walk.
     walked: AtomicU64,
 }
 
 impl Cell {
-    /// Counts a walk over so many entries; returns those of all walks.
+    /// Counts a walk over this many entries; returns the total of all walks.
     pub(crate) fn add_walk(&self, entries: u64) -> u64 {
         self.walked.fetch_add(entries, atomic::Ordering::Relaxed).saturating_add(entries)
     }
 }
 
 impl Views {
-    /// Keeps so many bytes at most. What a single request needs is made also when it is larger, and not kept then.
+    /// A cache of at most this many bytes. A result that is larger is built for its request, but not cached.
     pub(crate) fn new(bytes_max: usize, metrics: QueryMetrics) -> Self {
         Self { bytes_max, kept: Mutex::default(), metrics }
     }
 
-    /// Counts an answer.
+    /// Counts an answered query.
     pub(crate) fn count(&self, by: Answered) {
         self.metrics.answers.get_or_create(&AnsweredLabels { by: by.as_str() }).inc();
     }
 
-    /// Whether there is a result of a key.
+    /// Whether there is a result for a key.
     pub(crate) fn is_kept(&self, key: &ViewKey) -> bool {
         let cell = self.kept.lock().slots.get(key).map(|slot| slot.cell.clone());
         cell.is_some_and(|cell| cell.view.lock().is_some())
     }
 
-    /// The cell of a key.
+    /// The cell for a key.
     pub(crate) fn cell(&self, key: ViewKey) -> Arc<Cell> {
         let mut kept = self.kept.lock();
         kept.uses += 1;
@@ -264,7 +264,7 @@ impl Views {
         cell
     }
 
-    /// Counts the memory of a result that was made or brought up to date, and drops others, or this one, if all take too much.
+    /// Counts the memory of a result that was built or updated, and drops others, or this one, if all together need too much.
     pub(crate) fn weigh(&self, key: ViewKey, cell: &Arc<Cell>) {
         let bytes = cell.view.lock().as_ref().map_or(0, View::bytes);
         let mut kept = self.kept.lock();
@@ -285,7 +285,7 @@ impl Views {
 }
 
 impl ViewTable {
-    /// Drops the cells that would be too many with one more of an account.
+    /// Drops cells so that one more fits, for the account and in total.
     fn make_room(&mut self, account: AccountId) {
         let of_account = self.slots.keys().filter(|key| key.account == account).count();
         if of_account >= ACCOUNT_VIEWS_MAX
@@ -323,7 +323,7 @@ mod tests {
     }
 
     fn view(sort: serde_json::Value, entries: &[(i64, u64)], collapse: bool) -> View {
-        // The emails of a thread have ids with the same last digit.
+        // Emails whose ids have the same last digit are in one thread.
         let email = |(received, id): &(i64, u64)| Evaluated { entry: entry(*received, *id), thread: id % 10 };
         let emails = entries.iter().map(email).collect();
         View::new(Revision(1), Arc::new(Sort::parse(&sort).unwrap()), emails, collapse)
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn updates_add_keep_and_remove() {
-        // The order of the second is by what can change.
+        // The second sorts by a property that can change.
         let flagged = json!([{"property": "hasKeyword", "keyword": "$flagged"}, {"property": "receivedAt"}]);
         for sort in [json!(null), flagged] {
             let mut view = view(sort, &[(5, 1), (7, 2), (5, 3), (1, 4)], false);

@@ -81,7 +81,7 @@ async fn s3_the_new_state_is_that_of_a_get_right_after() {
     fixture.add_plain("one", 1).await;
     let before = state(&fixture).await;
     fixture.add_plain("two", 2).await;
-    // A commit that touches no email makes the account's revision higher than the state of emails.
+    // A commit that touches no email raises the account's revision above the state of emails.
     fixture
         .commit(Commit::of([Change::Create {
             kind: thread::KIND,
@@ -156,7 +156,7 @@ async fn s5_paging_to_the_end_equals_one_big_answer() {
     }
 }
 
-/// A commit that does one thing to several emails at once.
+/// One commit that makes the same change to several emails.
 async fn together(fixture: &Fixture, ids: &[RecordId], change: impl Fn(RecordId) -> Change) {
     fixture.commit(Commit::of(ids.iter().map(|id| change(*id)))).await;
 }
@@ -198,7 +198,7 @@ async fn s6_a_commit_with_more_changes_is_returned_in_parts() {
     for n in 0..7 {
         ids.push(fixture.add_plain("old", n).await);
     }
-    // Commits of other kinds come between, so that the revision must be found.
+    // Commits of other kinds come between, so that the revision must be searched for.
     let between = || {
         Commit::of([Change::Update { kind: mailbox::KIND, id: fixture.inbox, body: None, properties: None }])
     };
@@ -241,7 +241,7 @@ async fn s6_what_changes_again_between_the_parts_of_a_commit_is_not_missed() {
     expected.sort();
     assert_eq!(updated, expected);
     assert_eq!(lists[2], [email_id(ids[4])]);
-    // All that was left of the commit changes again: nothing of it remains.
+    // All the rest of the commit changes again: nothing of it remains.
     let first = changes(&fixture, &before, Some(1)).await;
     together(&fixture, &[ids[0], ids[1], ids[2], ids[3], ids[5]], touched).await;
     let (lists, _) = pages(&fixture, &text(&first, "newState"), 2).await;
@@ -290,7 +290,7 @@ async fn s6_created_emails_of_one_commit_are_returned_in_parts() {
     assert_eq!((&lists[0], states.len()), (&whole, 3));
 }
 
-/// Each page of changes is empty and has one revision, while this is true.
+/// While this is true, each page of changes is empty and covers one revision.
 #[derive(Default)]
 struct EmptyPages(AtomicBool);
 
@@ -309,7 +309,7 @@ impl Hook for EmptyPages {
     }
 }
 
-/// The answer was `serverUnavailable`, whenever it was asked for, once much had been created and destroyed again.
+/// Regression test: the response was always `serverUnavailable` after many emails had been created and destroyed again.
 #[tokio::test]
 async fn s5_a_client_gets_on_where_nothing_is_left_of_many_changes() {
     let mut hooked = None;

@@ -1,4 +1,4 @@
-//! Emails whose records or messages are damaged, among others that are sound.
+//! Emails with damaged records or messages, among intact ones.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{Fixture, email_id, index::Index, message, strings};
 use crate::{JmapConfig, testing::TestServer};
 
-/// The email that is damaged; 0 when none is.
+/// The damaged email; 0 for none.
 #[derive(Default)]
 struct Damaged(AtomicU64);
 
@@ -33,7 +33,7 @@ impl Hook for Damaged {
     }
 }
 
-/// One damaged row made all emails of an account unreadable.
+/// Regression test: one damaged row made all emails of an account unreadable.
 #[tokio::test]
 async fn an_email_whose_record_is_damaged_is_left_out_of_answers_and_others_are_answered() {
     let mut hooked = None;
@@ -61,14 +61,14 @@ async fn an_email_whose_record_is_damaged_is_left_out_of_answers_and_others_are_
             let alone = json!({"ids": [email_id(damaged)], "properties": properties});
             assert_eq!(fixture.error("Email/get", alone).await, "serverFail");
         }
-        // A filter of its own, so that no result is one that was kept.
+        // A filter that was not used before, so that no cached result is used.
         let by_subject = json!({"filter": {"minSize": number}, "sort": [{"property": "subject"}]});
         let found = fixture.ids(by_subject).await;
         assert_eq!(found, sound, "what is sorted by rows");
     }
 }
 
-/// One damaged message made the bodies of all emails of a call unreadable.
+/// Regression test: one damaged message made the bodies of all emails of a call unreadable.
 #[tokio::test]
 async fn a_message_that_is_lost_has_empty_texts_with_a_problem_and_others_are_answered() {
     let index: Arc<dyn Search> = Arc::new(Index::new().await);
@@ -91,12 +91,12 @@ async fn a_message_that_is_lost_has_empty_texts_with_a_problem_and_others_are_an
     assert_eq!(value(0), json!({"value": "", "isEncodingProblem": true, "isTruncated": false}));
     assert_eq!(value(1)["value"], "another\n");
 
-    // What only the message says can't be answered.
+    // Properties that are only in the message can't be returned.
     let answer = fixture.call("Email/get", json!({"ids": ids, "properties": ["headers"]})).await;
     assert_eq!(answer["list"][0]["id"], email_id(sound));
     assert_eq!((answer["list"].as_array().unwrap().len(), &answer["notFound"]), (1, &json!([])));
 
-    // It has no snippet, and nothing is found in it.
+    // It has no snippet, and a search finds nothing in it.
     let filter = json!({"body": "another"});
     let answer = fixture.call("SearchSnippet/get", json!({"filter": filter, "emailIds": ids})).await;
     assert_eq!(answer["list"][0], json!({"emailId": email_id(lost), "subject": null, "preview": null}));

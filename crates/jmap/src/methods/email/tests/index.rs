@@ -1,5 +1,5 @@
-//! An index that has what a test puts into it: in memory, or in the OpenSearch of `dev/services/with`, when `RESTANTE_TEST_SEARCH` is
-//! `opensearch`.
+//! An index with the documents that a test puts into it: in memory, or in the OpenSearch of `dev/services/with`, when
+//! `RESTANTE_TEST_SEARCH` is `opensearch`.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use restante_core::{AccountId, Error, Revision, nonzero};
 use restante_search::{Batch, Config, Document, Hit, Opened, Page, Query, Search, matches};
 
-/// Hits of a page of the index in memory.
+/// Hits per page of the index in memory.
 const HITS: usize = 50;
 
 pub(super) enum Index {
@@ -20,7 +20,7 @@ pub(super) enum Index {
 }
 
 impl Index {
-    /// An empty index that nobody else has.
+    /// An empty index that is not shared with other tests.
     pub(super) async fn new() -> Self {
         match env::var("RESTANTE_TEST_SEARCH").as_deref() {
             Err(_) | Ok("" | "memory") => Self::Memory(Mutex::default()),
@@ -28,7 +28,7 @@ impl Index {
                 let url = env::var("RESTANTE_OPENSEARCH_URL").expect("use dev/services/with opensearch");
                 let mut config = Config::new(url.parse().unwrap());
                 config.opensearch.prefix = format!("t-{:016x}", RandomState::new().hash_one("index"));
-                config.opensearch.replicas = 0; // there is one node
+                config.opensearch.replicas = 0; // there is only one node
                 config.opensearch.shards = nonzero!(2);
                 config.opensearch.timeout_ms = nonzero!(30_000); // it shares its processors with the tests
                 Self::Opensearch(restante_search::open(config).await.unwrap())
@@ -37,7 +37,7 @@ impl Index {
         }
     }
 
-    /// Puts emails of an account into the index, which has all up to a revision then.
+    /// Puts emails of an account into the index, which is complete up to a revision then.
     pub(super) async fn put(&self, account: AccountId, documents: Vec<Document>, revision: Revision) {
         match self {
             Self::Memory(known) => *known.lock().unwrap() = (documents, revision),

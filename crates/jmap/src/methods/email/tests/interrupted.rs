@@ -1,4 +1,4 @@
-//! Emails that come and go while a result is made.
+//! Emails that are created and destroyed while a result is built.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use super::Fixture;
 use crate::{JmapConfig, testing::TestServer};
 
-/// What a copy of an email does while a result is made.
+/// The state of a copy of an email while a result is built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Copy {
     #[default]
     None,
-    /// It comes with the next query.
+    /// It is created by the next query.
     OfEmail(RecordId),
-    /// It is there, and goes before the next look at the states.
+    /// It exists, and is destroyed before the states are read next.
     Is(RecordId),
 }
 
-/// A copy of an email that comes and goes.
+/// A copy of an email that is created and destroyed.
 #[derive(Default)]
 struct Coming(Mutex<Copy>);
 
@@ -64,7 +64,7 @@ impl Hook for Coming {
     }
 }
 
-/// The filters of results: an index says all of the first; emails are read for the others.
+/// The filters of results: an index alone answers the first; emails are read for the others.
 fn filters(inbox: &str) -> [Value; 3] {
     [json!({ "inMailbox": inbox }), json!({"notKeyword": "$flagged"}), Value::Null]
 }
@@ -81,7 +81,7 @@ async fn x1_an_email_that_came_and_went_while_a_result_was_made_is_not_in_it() {
         let fixture = Fixture::of(TestServer::with_records(JmapConfig::default(), wrap).await).await;
         let (interrupting, filter) = (interrupting.unwrap(), &filters(&fixture.inbox_id())[number]);
         let email = fixture.add_plain("one", 1).await;
-        // The state of a result is that of emails; no result was made before.
+        // The state of a result is that of emails; no result was built before.
         let state = fixture.call("Email/get", json!({"ids": []})).await["state"].clone();
         interrupting.hook.put(Copy::OfEmail(email));
         let since = json!({"filter": filter, "sinceQueryState": state, "calculateTotal": true});

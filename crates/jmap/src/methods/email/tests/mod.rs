@@ -1,4 +1,4 @@
-//! Methods of Email, asked through the router. The names of tests begin with the rule's number in `docs/design/mail-rules.md`.
+//! Methods of Email, called through the router. The names of tests begin with the rule's number in `docs/design/mail-rules.md`.
 
 mod changes;
 mod damaged;
@@ -108,7 +108,7 @@ impl Fixture {
         self.server.mail.destroy_email(self.server.alice.account, id, None).await.unwrap();
     }
 
-    /// Commits something of the account directly, as several edits that share a commit do.
+    /// Commits to the account directly, like several edits that share a commit.
     pub(super) async fn commit(&self, commit: Commit) -> Revision {
         let records = &self.server.records.records;
         records.commit(self.server.alice.account, commit).await.unwrap().revision
@@ -120,7 +120,7 @@ impl Fixture {
         self.server.call(name, arguments).await
     }
 
-    /// The type of the error that a call has.
+    /// The type of the error that a call returns.
     pub(super) async fn error(&self, name: &str, arguments: Value) -> String {
         let answer = self.call(name, arguments).await;
         answer["type"].as_str().unwrap_or_else(|| panic!("no error: {answer}")).to_owned()
@@ -133,7 +133,7 @@ impl Fixture {
         answer["list"][0].take()
     }
 
-    /// The ids that a query has.
+    /// The ids that a query returns.
     pub(super) async fn ids(&self, arguments: Value) -> Vec<String> {
         let answer = self.call("Email/query", arguments).await;
         assert!(answer["ids"].is_array(), "{answer}");

@@ -106,7 +106,7 @@ async fn l2_far_positions_are_the_same_by_walk_and_by_view() {
         ids.push(fixture.add_plain("one", n).await);
     }
     let filter = json!({"inMailbox": fixture.inbox_id()});
-    // The first of these walk, the later ones use a kept result, which is brought up to date.
+    // The first of these walk an index, the later ones use a cached result, which is updated.
     for round in 0..4 {
         let mut expected = email_ids(&ids);
         expected.reverse();
@@ -122,7 +122,7 @@ async fn l2_far_positions_are_the_same_by_walk_and_by_view() {
     assert_eq!(answered_by(&fixture, "made"), 2);
 }
 
-/// How many queries were answered in a way.
+/// How many queries were answered in this way.
 fn answered_by(fixture: &Fixture, by: &str) -> u64 {
     let mut registry = prometheus_client::registry::Registry::default();
     restante_operate::Door::register(&fixture.server.door, &mut registry);
@@ -345,7 +345,7 @@ async fn eq4_threads_are_collapsed_after_filter_and_sort() {
 async fn eq4_kept_results_of_threads_follow_changes_without_being_made_again() {
     let fixture = Fixture::new().await;
     let [a1, b1, c1, a2, b2] = threads(&fixture).await;
-    // No index has what passes these.
+    // No index can answer this filter.
     let any = json!({"filter": {"minSize": 1}, "collapseThreads": true});
     let flagged = json!({"filter": {"someInThreadHaveKeyword": "$flagged", "minSize": 1}});
     let check = async |first: &[_], of_flagged: &[_]| {
@@ -382,7 +382,7 @@ async fn mb5_the_total_of_a_mailbox_is_what_a_query_counts() {
     threads(&fixture).await;
     let (mailboxes, _) = fixture.server.mail.mailboxes(fixture.server.alice.account).await.unwrap();
     let inbox = mailboxes.iter().find(|mailbox| mailbox.id == fixture.inbox).unwrap();
-    // By the counters, and by counting.
+    // Totals from the counters, and by counting.
     let filters = [
         json!({"inMailbox": fixture.inbox_id()}),
         json!({"operator": "OR", "conditions": [{"inMailbox": fixture.inbox_id()}]}),

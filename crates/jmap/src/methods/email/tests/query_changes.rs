@@ -16,7 +16,7 @@ impl Client {
         for _ in 0..100 {
             answer = fixture.call("Email/query", arguments.clone()).await;
             if answer["canCalculateChanges"] == true {
-                break; // it is not while others commit all the time
+                break; // it is not exact while others keep committing
             }
         }
         assert_eq!(answer["canCalculateChanges"], true, "{answer}");
@@ -31,7 +31,7 @@ impl Client {
         self.apply(&answer)
     }
 
-    /// The same, when others may commit so often that there is no answer.
+    /// The same, but returns false when others commit so often that there is no response.
     pub(super) async fn try_update(&mut self, fixture: &Fixture) -> bool {
         let since = json!({"sinceQueryState": self.state, "calculateTotal": true});
         let answer = fixture.call("Email/queryChanges", with(self.arguments.clone(), since)).await;
@@ -61,7 +61,7 @@ impl Client {
         (removed, added)
     }
 
-    /// Whether the client has what a new query has.
+    /// Checks that the client has the result of a new query.
     pub(super) async fn check(&mut self, fixture: &Fixture, what: &str) {
         let before = self.ids.clone();
         let (removed, added) = self.update(fixture).await;

@@ -55,7 +55,7 @@ async fn x1_changes_lead_to_the_result_while_others_write() {
     let (mut updates, started) = (0, clients.len());
     while !*is_done.borrow() {
         for client in &mut clients {
-            // It checks that the client has as many emails as the result.
+            // This also checks that the client has as many emails as the result.
             updates += u32::from(client.try_update(&fixture).await);
         }
         if clients.len() < started + 20 {

@@ -12,7 +12,7 @@ async fn fixture() -> (Fixture, Arc<Index>) {
     (Fixture::with(JmapConfig::default(), Some(index.clone())).await, index)
 }
 
-/// The emails that pass, newest first: all of them, of which the first ones are those of other requests.
+/// The emails that pass, newest first; also checks that requests for parts of the result return the same emails.
 async fn found(fixture: &Fixture, filter: Value) -> Vec<String> {
     let all = fixture.ids(json!({ "filter": filter })).await;
     for (position, limit) in [(0, 1), (0, 20), (2, 3), (0, 1_000)] {
@@ -149,7 +149,7 @@ async fn eq2_the_newest_hits_are_those_of_all_whatever_the_order_of_the_index() 
     let (fixture, index) = fixture().await;
     let mut documents = Vec::new();
     for n in 0..400_i64 {
-        // Received in another order than stored, some at the same time, in either mailbox, in the index or newer than that.
+        // Received in another order than stored, some at the same time, in either mailbox, in the index or newer than it.
         let received = n * 7 % 90;
         let mailbox = if n % 9 == 0 { fixture.archive } else { fixture.inbox };
         let subject = if n % 4 == 0 { "needle hay" } else { "needle" };
@@ -248,7 +248,7 @@ async fn eq5_an_index_that_was_repaired_is_asked_again_though_no_email_changed()
     let document = |id| Document { id, subject: "needle".to_owned(), ..Document::default() };
     let revision = fixture.server.records.records.states(account).await.unwrap().revision;
     index.put(account, vec![document(ids[0])], revision).await;
-    // The size keeps it from being answered by the index alone.
+    // The size prevents an answer from the index alone.
     let filter = json!({"subject": "needle", "minSize": 1});
     assert_eq!(found(&fixture, filter.clone()).await, email_ids(&[ids[0]]), "it has lost one");
     index.put(account, ids.map(document).to_vec(), revision).await;
@@ -258,7 +258,7 @@ async fn eq5_an_index_that_was_repaired_is_asked_again_though_no_email_changed()
     assert_eq!(found(&fixture, filter).await, email_ids(&[ids[1], ids[0]]));
 }
 
-/// Makes 600 emails with a needle, of which the index has the first one; returns all of them as documents.
+/// Makes 600 emails with a needle; the index has only the first one. Returns all of them as documents.
 async fn imported(fixture: &Fixture, index: &Index) -> Vec<Document> {
     let account = fixture.server.alice.account;
     let mut documents = Vec::new();

@@ -1,4 +1,4 @@
-//! Random changes: a client that asks for the properties that pages of changes name has the mailboxes as they are in the end.
+//! Random changes: a client that fetches the properties named by the pages of changes ends up with the current mailboxes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{call, get, put_email, set, state};
 use crate::testing::TestServer;
 
-/// Small, middle, and more than there is in most cases.
+/// Small, medium, and larger than most histories.
 const PAGES: [usize; 3] = [1, 2, 7];
 
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Replica {
         Self { changes_max, state, mailboxes: all(server).await }
     }
 
-    /// Reads a page of changes, and what it names; returns whether there are more.
+    /// Reads a page of changes, and fetches what it names; returns whether there are more.
     async fn read_page(&mut self, server: &TestServer) -> bool {
         let arguments = json!({"sinceState": self.state, "maxChanges": self.changes_max});
         let page = call(server, "Mailbox/changes", arguments).await;
@@ -91,7 +91,7 @@ impl Replica {
         page["hasMoreChanges"] == true
     }
 
-    /// Reads pages to the end: the client has what there is.
+    /// Reads all remaining pages, and checks that the client has the current mailboxes.
     async fn check(&mut self, server: &TestServer) {
         while self.read_page(server).await {}
         assert_eq!(self.mailboxes, all(server).await, "by {}", self.changes_max);
@@ -109,7 +109,7 @@ async fn all(server: &TestServer) -> BTreeMap<String, Value> {
     list.iter().map(|mailbox| (id_of(mailbox), mailbox.clone())).collect()
 }
 
-/// Changes the mailboxes. What can't be done, such as moving one below itself, changes nothing.
+/// Changes the mailboxes. An impossible change, such as moving a mailbox below itself, changes nothing.
 async fn take(server: &TestServer, step: &Step, number: usize) {
     let ids: Vec<String> = all(server).await.into_keys().collect();
     let id = |at: &usize| ids[at % ids.len()].clone();

@@ -29,9 +29,9 @@ use crate::{
     progress::Progress,
 };
 
-/// The most findings that are kept; the others are counted.
+/// The most findings that are listed; further ones are only counted.
 const FINDINGS_MAX: usize = 1_000;
-/// Questions to the blob store at once.
+/// Concurrent requests to the blob store.
 const BLOBS_AT_ONCE: usize = 32;
 
 #[derive(Args, Debug)]
@@ -55,11 +55,11 @@ pub(crate) struct CheckFlags {
 struct Report {
     records: u64,
     accounts: u64,
-    /// Everything that was wrong.
+    /// The number of problems.
     wrong: u64,
-    /// What of that was corrected.
+    /// The number of problems that were corrected.
     corrected: u64,
-    /// [`FINDINGS_MAX`] at most.
+    /// At most [`FINDINGS_MAX`].
     findings: Vec<Found>,
 }
 
@@ -77,7 +77,7 @@ impl Report {
         }
     }
 
-    /// Notes damage that has ended a step of the check, so that the steps behind it are made all the same.
+    /// Records damage that has ended a step of the check, so that the following steps are still run.
     ///
     /// # Errors
     /// Any other error.
@@ -91,7 +91,7 @@ impl Report {
         }
     }
 
-    /// Adds what a store has found by itself.
+    /// Adds the findings of a store's own check.
     fn add(&mut self, wrong: u64, findings: impl Iterator<Item = (String, String)>) {
         let before = self.wrong;
         findings.for_each(|(place, what)| self.note(place, what));
@@ -103,14 +103,14 @@ impl Report {
 struct Stores {
     records: restante_records::Opened,
     blobs: restante_blobs::Opened,
-    /// The error is of kind `NotFound` where there is no index, and `Corrupt` where it is damaged.
+    /// The error is of kind `NotFound` when there is no index, and `Corrupt` when it is damaged.
     search: anyhow::Result<restante_search::Opened>,
 }
 
 impl Stores {
     async fn open(config: &Config) -> anyhow::Result<Self> {
         let records = records::open_existing(config).await?;
-        // Those of a new server are made when it first starts. A place that the settings name may be mistyped.
+        // The blobs of a new server are created when it first starts. A missing location that the settings name may be mistyped.
         let blobs = match config.blobs.url {
             Some(_) => blobs::open_existing(config).await?,
             None => blobs::open(config, Default::default()).await?,
@@ -134,7 +134,7 @@ impl Stores {
     }
 }
 
-/// Runs the command to its end.
+/// Runs the command to completion.
 pub(super) async fn run(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     let config = flags.stores.load()?.config;
     let stores = Stores::open(&config).await?;
@@ -183,7 +183,7 @@ fn has_run(config: &Config) -> bool {
     config.server.data_dir.join(serve::LOCK_FILE).exists()
 }
 
-/// Notes an index that is damaged, or missing although a server has run with emails. A backup has none.
+/// Records an index that is damaged, or missing although a server has run with emails. A backup contains none.
 async fn check_index(
     config: &Config,
     stores: &Stores,
@@ -205,7 +205,7 @@ async fn check_index(
             let emails = HumanCount(emails);
             let what = format!("there is none of {emails} emails: a server makes it when it starts");
             report.note("search index", what);
-            report.corrected += u64::from(rebuild); // by that start
+            report.corrected += u64::from(rebuild); // by the next start
         }
     }
     Ok(())
@@ -264,7 +264,7 @@ struct Emails {
     created: BTreeMap<RecordId, Revision>,
 }
 
-/// Notes the blobs of records that are not there.
+/// Records the missing blobs of records.
 async fn find_missing_blobs(page: &[Dumped], stores: &Stores, report: &mut Report) -> anyhow::Result<()> {
     let mut places: BTreeMap<BlobId, RecordKey> = BTreeMap::new();
     for dumped in page {
@@ -283,7 +283,7 @@ async fn find_missing_blobs(page: &[Dumped], stores: &Stores, report: &mut Repor
     Ok(())
 }
 
-/// Notes the differences of the emails of an account and the index; returns how many there are.
+/// Records the differences between the emails of an account and the index; returns how many there are.
 async fn compare_index(emails: &Emails, stores: &Stores, report: &mut Report) -> anyhow::Result<u64> {
     let (Some(account), Ok(search)) = (emails.account, &stores.search) else { return Ok(0) };
     let records = stores.records.records.as_ref();

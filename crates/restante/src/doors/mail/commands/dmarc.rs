@@ -1,4 +1,4 @@
-//! `restante dmarc`: what DMARC found of received mail, in the records of a stopped server or of a running one.
+//! `restante dmarc`: the DMARC results of received mail, in the records of a stopped server or of a running one.
 
 use std::{
     cmp::Reverse,
@@ -38,12 +38,12 @@ use crate::{
     moment::{Moment, parse_moment},
 };
 
-/// Where a running server answers.
+/// The path on a running server.
 const PATH: &str = "/admin/v1/dmarc";
-/// The most domains and sources of an answer: those with the most failures.
+/// The most domains and sources of a response: those with the most failures.
 const DOMAINS_MAX: usize = 1_000;
 const SOURCES_MAX: usize = 1_000;
-/// The most days of an answer.
+/// The most days of a response.
 const DAYS_MAX: usize = 100;
 const DAY_SECONDS: i64 = 86_400;
 
@@ -78,13 +78,13 @@ pub(crate) struct DmarcReportFlags {
     flags: DirectoryFlags,
 }
 
-/// What operators ask of the counts.
+/// The queries of operators on the counts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum DmarcOperation {
     /// The days that have counts, the newest first.
     Days,
-    /// The domains of a day, since 1970.
+    /// The domains of a day, given in days since 1970.
     List { day: u64 },
     /// The addresses that sent mail of a domain.
     Sources { day: u64, domain: String },
@@ -106,11 +106,11 @@ enum DmarcAnswer {
 /// A domain of a day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DomainLine {
-    /// Empty for the messages beyond the rows of the day.
+    /// Empty for the messages that exceed the rows of the day.
     domain: String,
     passed: u64,
     failed: u64,
-    /// Whether a report was sent about the day; null as long as that is not known.
+    /// Whether a report about the day was sent; null while that is not known.
     #[serde(default)]
     was_reported: Option<bool>,
 }
@@ -118,21 +118,21 @@ struct DomainLine {
 /// An address that sent mail of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct SourceLine {
-    /// Null for the messages beyond the rows of the day.
+    /// Null for the messages that exceed the rows of the day.
     source: Option<IpAddr>,
     passed: u64,
     failed: u64,
-    /// Messages with a signature of an aligned domain that holds.
+    /// Messages with a valid signature of an aligned domain.
     dkim: u64,
     /// Messages for whose aligned domain SPF passed.
     spf: u64,
-    /// Messages that were put into Junk or quarantine for it.
+    /// Messages that were put into Junk or quarantine because of it.
     quarantined: u64,
-    /// Messages that were refused for it.
+    /// Messages that were refused because of it.
     refused: u64,
 }
 
-/// Answers operators.
+/// Answers the queries of operators.
 #[derive(Clone)]
 pub(crate) struct Operator {
     rows: DmarcRows,
@@ -234,7 +234,7 @@ async fn answer(
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: DmarcCommand) -> anyhow::Result<ExitCode> {
     match command {
         DmarcCommand::List(flags) => {
@@ -287,7 +287,7 @@ async fn ask(flags: &DirectoryFlags, operation: DmarcOperation) -> anyhow::Resul
     answered
 }
 
-/// The day of a time, since 1970.
+/// The day of a time, in days since 1970.
 fn day_of(moment: Option<Moment>) -> u64 {
     let now = clock::system().now();
     day_at(moment.map_or(now, |moment| moment.resolve(now)))

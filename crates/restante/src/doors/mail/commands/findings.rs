@@ -1,4 +1,4 @@
-//! What checks found, for people.
+//! Prints the findings of checks for people.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use indicatif::HumanCount;
 
 use crate::output::printable;
 
-/// Prints each finding, as a place and what is wrong there, on a line, and how many more there are.
+/// Prints each finding on a line, with its place and the problem, and how many more there are.
 pub(crate) fn print<'f>(
     findings: impl Iterator<Item = (&'f str, &'f str)>,
     wrong: u64,
@@ -23,7 +23,7 @@ pub(crate) fn print<'f>(
     Ok(())
 }
 
-/// Whether something is wrong, in two words or three.
+/// Whether there are problems, in two or three words.
 pub(crate) fn verdict(wrong: u64) -> String {
     match wrong {
         0 => "all sound".to_owned(),
@@ -32,7 +32,7 @@ pub(crate) fn verdict(wrong: u64) -> String {
     }
 }
 
-/// Prints the figures that an engine has beside those that all have.
+/// Prints the figures of an engine that not all engines have.
 pub(crate) fn print_figures<'f>(
     figures: impl IntoIterator<Item = (&'f String, &'f u64)>,
     out: &mut dyn Write,

@@ -81,7 +81,7 @@ prints once, the aliases postmaster and abuse, a self-signed certificate and a t
 operators. It changes nothing that exists. `restante serve` in the same folder then runs the
 server.";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
     match command {
         MailCommand::Setup(flags) => directory::setup::run(&flags).await,

@@ -1,4 +1,4 @@
-//! Lists that are printed page after page, so that a long one needs no memory.
+//! Lists that are printed page by page, so that a long one is never in memory as a whole.
 
 use std::{
     io::{self, Write},
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::output::{ReportFormat, write_json};
 
-/// What is listed, with the line that people read.
+/// An item of a list, with its line for people.
 pub(super) trait Item: Serialize {
-    /// The line above all others.
+    /// The head line of the list.
     fn head() -> String;
 
-    /// Its line, without what could drive a terminal.
+    /// Its line, without characters that could control a terminal.
     fn line(&self) -> String;
 }
 

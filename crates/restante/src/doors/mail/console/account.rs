@@ -1,4 +1,4 @@
-//! What the page of an account shows. No content of an email is in it.
+//! The data of the page of an account. It contains nothing of the content of emails.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use restante_mail::{Mail, Mailbox, VaultUsage};
 use restante_records::{AccountId, RecordId};
 use serde_json::{Value, json};
 
-/// Emails of a vault that are counted for the page of its account.
+/// The most emails of a vault that are counted for the page of its account.
 const VAULT_EMAILS_MAX: u64 = 10_000;
-/// Mailboxes that are shown. An account may have ten thousand.
+/// The most mailboxes that are shown. An account may have ten thousand.
 const MAILBOXES_MAX: usize = 1_000;
-/// Levels of a mailbox that are looked at, more than there can be: damaged records may have a loop.
+/// The most levels of mailboxes that are read, more than can exist: damaged records may have a cycle.
 const DEPTH_MAX: usize = 64;
 
 /// An account with its mail.

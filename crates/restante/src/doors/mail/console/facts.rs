@@ -1,4 +1,4 @@
-//! Mail at a glance, from the metrics: so the console knows no more than Prometheus does.
+//! An overview of mail, derived from the metrics, so that the console shows nothing that Prometheus can't show.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use restante_operate::{
 };
 use serde_json::{Map, Value, json};
 
-/// Kinds of errors that are shown, those that happened most.
+/// The most kinds of errors that are shown, the most frequent ones.
 const ERRORS_MAX: usize = 10;
-/// An index that lags so much is a problem.
+/// An index that lags by more than this is a problem.
 const LAG_SECONDS_MAX: f64 = 300.0;
 
-/// The field `mail` of the state of the server. Counters are those since the start.
+/// The field `mail` of the server state. Counters count since the start.
 pub(crate) fn show(metrics: &str) -> Facts {
     let mut glance = Glance::default();
     samples(metrics).for_each(|sample| glance.take(&sample));
@@ -25,28 +25,28 @@ pub(crate) fn show(metrics: &str) -> Facts {
 
 #[derive(Debug, Default)]
 struct Glance {
-    /// Gauges by their names in the answer.
+    /// Gauges by their names in the response.
     gauges: BTreeMap<&'static str, f64>,
     /// Deliveries to accounts by result.
     deliveries: BTreeMap<String, f64>,
-    /// Messages that came in by result, of SMTP and LMTP together.
+    /// Incoming messages by result, SMTP and LMTP together.
     messages: BTreeMap<String, f64>,
     /// Attempts to deliver outgoing mail by result.
     outgoing: BTreeMap<String, f64>,
     /// Messages of other servers that were checked, by verdict.
     verdicts: BTreeMap<String, f64>,
-    /// Checks that did not come to a result.
+    /// Checks without a result.
     not_judged: f64,
     /// Messages whose domain has a DMARC record, by whether they passed.
     dmarc: BTreeMap<String, f64>,
-    /// Aggregate reports by what became of them.
+    /// Aggregate reports by outcome.
     reports: BTreeMap<String, f64>,
     requests: f64,
-    /// What went wrong, and how often.
+    /// Errors and their counts.
     errors: BTreeMap<String, f64>,
 }
 
-/// Gauges with the names that they have in the answer.
+/// Gauges with their names in the response.
 const GAUGES: [(&str, &str); 23] = [
     ("restante_mail_accounts", "accounts"),
     ("restante_mail_stored_emails", "emails"),
@@ -145,7 +145,7 @@ fn add(counts: &mut BTreeMap<String, f64>, name: &str, value: f64) {
     *counts.entry(name.to_owned()).or_default() += value;
 }
 
-/// What a counter counts, if that is an error: where, and what.
+/// For a counter of errors: the place and the kind of the error.
 fn error_of(sample: &Sample<'_>) -> Option<String> {
     let label = |name| sample.label(name).unwrap_or("unknown");
     match sample.name {
@@ -184,7 +184,7 @@ fn error_of(sample: &Sample<'_>) -> Option<String> {
     }
 }
 
-/// Errors of a store that are no answers to its callers.
+/// Errors of a store, except those that are normal results for its callers.
 fn store_error(store: &str, sample: &Sample<'_>) -> Option<String> {
     let kind = sample.label("kind").filter(|kind| !matches!(*kind, "not_found" | "invalid" | "conflict"))?;
     let operation = sample.label("operation").unwrap_or("unknown");

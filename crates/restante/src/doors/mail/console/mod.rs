@@ -1,4 +1,4 @@
-//! What the console shows of mail: the server at a glance, outgoing mail, and the page of an account.
+//! The console's data about mail: the overview of the server, outgoing mail, and the page of an account.
 
 mod account;
 mod facts;

@@ -1,4 +1,4 @@
-//! `GET /admin/v1/mail/outgoing`: what waits to be sent, for which domains, and which accounts reached a limit on sending.
+//! `GET /admin/v1/mail/outgoing`: the mail that waits to be sent, by domain, and the accounts that reached a limit on sending.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 use crate::doors::mail::commands::directory::refusal;
 
 const PATH: &str = "/admin/v1/mail/outgoing";
-/// Domains that are shown, those with the most recipients.
+/// The most domains that are shown, those with the most recipients.
 const DOMAINS: usize = 10;
-/// Accounts that are shown, those that were refused last.
+/// The most accounts that are shown, those that were refused last.
 const ACCOUNTS: usize = 50;
-/// How long a count of the queue is valid, or longer when the queue is large: counting walks through it, see [`Cached`].
+/// How long a count of the queue is valid, longer when the queue is large: counting walks through it, see [`Cached`].
 const COUNTED_FOR: Duration = Duration::from_secs(5);
 /// How long a request waits for the first count.
 const COUNTED_WITHIN: Duration = Duration::from_secs(2);
-/// What the queue calls the domains beyond those that it counts apart.
+/// The queue's name for all domains that it does not count separately.
 const OTHERS: &str = "…";
 
-/// What the page of outgoing mail is made from.
+/// The sources of the page of outgoing mail.
 #[derive(Clone)]
 pub(crate) struct Outgoing {
     queue: Queue,
@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
     counts: Arc<Cached<Counted>>,
 }
 
-/// What was counted, or why it could not be.
+/// The counts, or why counting failed.
 type Counted = Result<Value, Arc<Error>>;
 
 impl Outgoing {
@@ -90,12 +90,12 @@ async fn count(queue: &Queue) -> Result<Value, Error> {
     Ok(show_counts(at, &domains, oldest))
 }
 
-/// The queue at a time: all of it, and the domains with the most. `oldest` is when the first of those that are not held is or was due.
+/// The queue at a time: all of it, and the domains with the most recipients. `oldest` is the earliest due time of those that are not held.
 fn show_counts(at: u64, domains: &[DomainCount], oldest: Option<u64>) -> Value {
     let held: u64 = domains.iter().map(|domain| domain.held).sum();
     let waiting = domains.iter().map(|domain| domain.recipients.saturating_sub(domain.held)).sum::<u64>();
     let shown = domains.iter().filter(|domain| domain.domain != OTHERS).take(DOMAINS).map(|domain| {
-        // A record that was gone when it was read has no time.
+        // A record that was gone when it was read has no due time.
         let oldest = (domain.oldest_due < u64::MAX).then_some(domain.oldest_due);
         let DomainCount { domain, recipients, held, .. } = domain;
         json!({"domain": domain, "recipients": recipients, "held": held, "oldestDue": oldest})
@@ -110,7 +110,7 @@ fn show_counts(at: u64, domains: &[DomainCount], oldest: Option<u64>) -> Value {
     })
 }
 
-/// An account that was removed meanwhile has no address.
+/// An account that was removed in the meantime has no address.
 fn show_limited(limited: &LimitedAccount, address: Option<String>) -> Value {
     let LimitedAccount { account, limit, since, last, until, refused } = limited;
     json!({

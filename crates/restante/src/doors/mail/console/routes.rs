@@ -1,4 +1,4 @@
-//! `GET /admin/v1/mail/accounts` and `GET /admin/v1/mail/account`: what the console shows of accounts.
+//! `GET /admin/v1/mail/accounts` and `GET /admin/v1/mail/account`: the console's pages about accounts.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use tokio::sync::Semaphore;
 use super::account;
 use crate::doors::mail::commands::directory::refusal;
 
-/// Accounts of one page when the request does not say it, and at most.
+/// The default and the maximum of accounts per page.
 const ACCOUNTS: usize = 100;
 const ACCOUNTS_MAX: usize = 500;
-/// Pages that are made at once. Further requests wait: each reads many records.
+/// Pages that are built concurrently. Further requests wait, because each reads many records.
 const PAGES_AT_ONCE: usize = 2;
 
-/// What the pages are made from.
+/// The sources of the pages.
 #[derive(Clone)]
 pub(crate) struct Pages {
     mail: Mail,
@@ -52,7 +52,7 @@ pub(crate) fn routes(pages: &Pages) -> [Route; 2] {
     routes.map(|route| route.with_audience(Audience::Operators))
 }
 
-/// Why a page is not made.
+/// Why a page could not be built.
 enum Failure {
     Refused(Refusal),
     Failed(Error),
@@ -95,7 +95,7 @@ async fn list(pages: Pages, query: Option<String>) -> Result<Value, Failure> {
     let domain = domain.map_err(|_| Refusal::field("domain", "is no domain, as example.org"))?;
     let limit = asked.limit.unwrap_or(ACCOUNTS);
     let _permit = pages.permits.acquire().await;
-    let actor = Actor(String::new()); // reading is not noted
+    let actor = Actor(String::new()); // reads are not logged
     let operation = Operation::Accounts { domain, after: asked.after, limit };
     let Answer::Accounts(page) = pages.directory.operate(&actor, operation).await? else {
         return Err(Refusal::internal().into());
@@ -118,7 +118,7 @@ async fn one(pages: Pages, query: Option<String>) -> Result<Value, Failure> {
         .parse()
         .map_err(|_| Refusal::field("address", "is no address, as anna@example.org"))?;
     let _permit = pages.permits.acquire().await;
-    let actor = Actor(String::new()); // reading is not noted
+    let actor = Actor(String::new()); // reads are not logged
     let Answer::Account(info) = pages.directory.operate(&actor, Operation::Account { address }).await? else {
         return Err(Refusal::internal().into());
     };

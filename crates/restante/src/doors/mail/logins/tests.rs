@@ -24,7 +24,7 @@ use super::*;
 use crate::doors::mail::records;
 
 const SERVER_TOKEN: &str = "the-token-of-the-server";
-/// Longer than anything that is awaited takes on a busy machine.
+/// Longer than anything takes that is awaited here, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -213,7 +213,7 @@ async fn operators_log_in_beside_the_server_s_token() {
     assert_eq!(fixture.status("/mine", &password).await, 200, "the account stays");
 }
 
-/// Browsers send a password that they remember with the requests of every page; a token is sent by a page that knows it.
+/// Browsers send a remembered password with the requests of every page; a token is only sent by a page that knows it.
 #[tokio::test]
 async fn pages_of_others_change_nothing_by_a_remembered_password() {
     let fixture = fixture().await;

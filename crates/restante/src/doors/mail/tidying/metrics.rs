@@ -12,7 +12,7 @@ use restante_records::Cleaned;
 
 use super::SweepError;
 
-/// How tidying went, beside what records and blobs themselves count of it. Cloning shares the values.
+/// The metrics of tidying, in addition to those of records and blobs themselves. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TidyMetrics {
     clean: RunMetrics,
@@ -48,7 +48,7 @@ impl RunMetrics {
         }
     }
 
-    /// Runs that were done and that failed.
+    /// Runs that succeeded and that failed.
     #[cfg(test)]
     fn counts(&self) -> [u64; 2] {
         [&DONE, &FAILED].map(|label| self.runs.get_or_create(label).get())
@@ -56,7 +56,7 @@ impl RunMetrics {
 
     fn register(&self, registry: &mut Registry, name: &str, what: &str) {
         for label in [DONE, FAILED] {
-            drop(self.runs.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
+            drop(self.runs.get_or_create(&label)); // a family is only shown when it has a label, and a rate needs an initial zero
         }
         registry.register(format!("{name}_turns"), format!("Turns of {what}"), self.runs.clone());
         let help = format!("When {what} succeeded last, Unix time, or 0");
@@ -90,7 +90,7 @@ impl TidyMetrics {
         }
     }
 
-    /// Makes the metrics visible in `registry` as `restante_records_clean...`, `restante_blobs_sw...`, `restante_mail_purge...` and
+    /// Registers the metrics in `registry` as `restante_records_clean...`, `restante_blobs_sw...`, `restante_mail_purge...` and
     /// `restante_mail_erase...`.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let records = registry.sub_registry_with_prefix("restante_records");
@@ -114,13 +114,13 @@ impl TidyMetrics {
         [cleaned, not_cleaned, swept, not_swept]
     }
 
-    /// Purges that were done and that failed, and the emails that they purged.
+    /// Purges that succeeded and that failed, and the number of purged emails.
     #[cfg(test)]
     pub(super) fn purges(&self) -> ([u64; 2], u64) {
         (self.purge.counts(), self.purged_emails.get())
     }
 
-    /// Turns of erasing that were done and that failed, and the accounts of which something was erased.
+    /// Erasing runs that succeeded and that failed, and the number of accounts for which something was erased.
     #[cfg(test)]
     pub(super) fn erasures(&self) -> ([u64; 2], u64) {
         (self.erase.counts(), self.erased_accounts.get())

@@ -1,5 +1,6 @@
-//! Keeps records and blobs small while the server runs: what was destroyed long ago is forgotten, and blobs that no record
-//! refers to are removed. Destroyed emails leave the vault when their time is over. The mail of removed accounts is erased.
+//! Keeps records and blobs small while the server runs: tombstones of records that were destroyed long ago are removed, and so are
+//! blobs that no record refers to. Destroyed emails are purged from the vault when their time is over. The mail of removed accounts is
+//! erased.
 
 mod metrics;
 #[cfg(test)]
@@ -28,21 +29,21 @@ use crate::{
     signals::Stop,
 };
 
-/// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
-/// do, and one that is started every day has its turn all the same.
+/// The delay of the first run, or the usual interval if that is shorter: a server that was just started is busy, but one that is
+/// started every day must run it, too.
 const FIRST_TURN: Duration = Duration::from_secs(600);
 
-/// Tombstones that are forgotten in one step. Between two steps others get their turn, and the server can end.
+/// Tombstones that are removed in one step. Between two steps other tasks can run, and the server can stop.
 const CLEAN_STEP: usize = 4_096;
-/// How often destroyed emails are purged from vaults, whose time is counted in days.
+/// How often destroyed emails are purged from vaults; their time is counted in days.
 const PURGE_INTERVAL: Duration = Duration::from_secs(86_400);
-/// How often the mail of removed accounts is erased, beside the times that an account is removed: deliveries that were under way
-/// then may have stored something.
+/// How often the mail of removed accounts is erased, in addition to the run when an account is removed: deliveries in progress at that
+/// time may have stored something.
 const ERASE_INTERVAL: Duration = Duration::from_secs(3_600);
-/// Destroyed emails that one commit purges.
+/// The most destroyed emails that one commit purges.
 const PURGE_STEP: usize = 256;
 
-/// What is tidied, and what of it is kept how long.
+/// What is tidied, and how long it is kept.
 pub(crate) struct Tidying {
     records: Arc<dyn restante_records::Upkeep>,
     blobs: restante_blobs::Opened,
@@ -58,7 +59,7 @@ pub(crate) struct Tidying {
     sweep_grace_seconds: u64,
     sweep_interval: Duration,
     is_sweeping: bool,
-    /// Whether records and blobs did not belong together at the start. What was stored since then does not make these the right blobs.
+    /// Set if records and blobs did not belong together at the start. Data that was stored since then does not make these the right blobs.
     mismatch: Option<Arc<SweepError>>,
     metrics: TidyMetrics,
 }
@@ -90,7 +91,7 @@ impl Tidying {
         }
     }
 
-    /// Tidies at its turns until the server stops. What fails is tried again at the next turn.
+    /// Tidies at regular intervals until the server stops. A failed run is repeated at the next interval.
     pub(crate) async fn run(self, stop: Stop) {
         let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
         let sweeping = async {
@@ -103,8 +104,8 @@ impl Tidying {
         tokio::join!(cleaning, sweeping, purging, erasing);
     }
 
-    /// Erases the mail of removed accounts until the server stops: at once what was left by the last run, then at its interval, and
-    /// whenever an account is removed.
+    /// Erases the mail of removed accounts until the server stops: at once what the last process has left, then at regular intervals,
+    /// and whenever an account is removed.
     async fn erase_until(&self, stop: Stop) {
         let mut ticks = interval(ERASE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -179,12 +180,12 @@ impl Tidying {
     }
 }
 
-/// The moment that lies so long back.
+/// The time this many seconds before `now`.
 pub(crate) fn before(now: Timestamp, seconds: u64) -> Timestamp {
     now.plus_seconds(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_neg())
 }
 
-/// Does something at its turns, until the server stops: then it is dropped where it waits.
+/// Runs `turn` at regular intervals until the server stops: then it is dropped at its current await.
 async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: impl Fn() -> T) {
     let first = Instant::now() + interval.min(FIRST_TURN);
     let mut ticks = interval_at(first, interval);
@@ -198,7 +199,7 @@ async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: im
     }
 }
 
-/// Forgets everything that was destroyed before a time, step by step.
+/// Removes all tombstones from before a time, step by step.
 pub(crate) async fn clean(
     records: &dyn restante_records::Upkeep,
     before: Timestamp,
@@ -208,7 +209,7 @@ pub(crate) async fn clean(
         let step = records.clean(before, CLEAN_STEP).await?;
         all.tombstones += step.tombstones;
         all.accounts += step.accounts;
-        // A step that forgets nothing would be followed by others of its kind.
+        // A step that removes nothing would be followed by more such steps.
         if !step.has_more || step.tombstones == 0 {
             return Ok(all);
         }
@@ -216,10 +217,10 @@ pub(crate) async fn clean(
     }
 }
 
-/// Purges what was destroyed too long ago to be restored from the vaults of all accounts, and returns how many emails it purged.
-/// An account that fails does not keep it from the others.
+/// Purges emails that were destroyed too long ago to be restored from the vaults of all accounts, and returns how many it purged. An
+/// account that fails does not stop the others.
 pub(crate) async fn purge(mail: &Mail, directory: &Directory) -> Result<u64, MailError> {
-    let actor = Actor(String::new()); // reading is not noted
+    let actor = Actor(String::new()); // reads are not logged
     let (mut purged, mut failed, mut after) = (0, None, None);
     loop {
         let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
@@ -244,7 +245,7 @@ async fn purge_account(mail: &Mail, account: AccountId) -> Result<u64, MailError
     loop {
         let step = mail.purge_vault(account, PURGE_STEP).await?;
         purged += step.entries as u64;
-        // A step that purges nothing would be followed by others of its kind.
+        // A step that purges nothing would be followed by more such steps.
         if !step.has_more || step.entries == 0 {
             return Ok(purged);
         }
@@ -255,20 +256,20 @@ async fn purge_account(mail: &Mail, account: AccountId) -> Result<u64, MailError
 /// Why no blob was removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SweepError {
-    /// Nobody has said whose the blobs are, and the records know none of them: then it is more likely that the right records are
-    /// at another place than that all is refuse.
+    /// The blobs have no recorded owner, and the records refer to none of them: more likely the right records are at another location
+    /// than that all blobs are garbage.
     #[error(
         "there are blobs, and the records refer to none that is there: nothing is removed, since these may be the wrong \
          records; `restante blobs sweep --adopt` makes them the blobs of these records"
     )]
     WrongRecords,
-    /// The next start would have other records, and the blobs would be nobody's for ever.
+    /// The next start would have other records, and the blobs would never belong to any records again.
     #[error(
         "records.url is memory: and the blobs stay when the server ends: they are not swept; set blobs.url to memory: too, or \
          keep the records with records.url = \"lmdb:<folder>\""
     )]
     RecordsInMemory,
-    /// The blobs were put for other records: of another server, or of before these were made anew.
+    /// The blobs belong to other records: of another server, or from before these were recreated.
     #[error(
         "the blobs belong to the records {owner}, and these are the records {records}: nothing is removed; `restante blobs \
          sweep --adopt` makes them the blobs of these records"
@@ -280,7 +281,7 @@ pub(crate) enum SweepError {
          makes this place that of the blobs of these records"
     )]
     NoBlobs,
-    /// One of those above, which the server found when it started.
+    /// One of the errors above, found at the start of the server.
     #[error("{0}")]
     SinceStart(Arc<SweepError>),
     /// The records or the blobs have failed.
@@ -289,7 +290,7 @@ pub(crate) enum SweepError {
 }
 
 impl SweepError {
-    /// Whether records and blobs don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
+    /// Whether records and blobs don't belong together: usually the disk of one of them is not mounted, and an empty folder was opened.
     pub(crate) fn is_mismatch(&self) -> bool {
         match self {
             Self::NoBlobs | Self::WrongRecords | Self::OtherRecords { .. } | Self::SinceStart(_) => true,
@@ -308,7 +309,7 @@ pub(crate) async fn sweep(
     Ok(restante_blobs::sweep(&*blobs.upkeep, &OfRecords(records.clone()), put_before).await?)
 }
 
-/// Fails when blobs outlast the records: records in memory are others after each start.
+/// Fails when blobs outlast the records: records in memory are new after each start.
 pub(crate) fn check_records_last(config: &Config) -> Result<(), SweepError> {
     let are_in_memory = matches!(config.records_url(), restante_records::EngineUrl::Memory);
     let blobs_last = !matches!(config.blobs_url(), restante_blobs::EngineUrl::Memory);
@@ -318,8 +319,8 @@ pub(crate) fn check_records_last(config: &Config) -> Result<(), SweepError> {
     }
 }
 
-/// Sees whether blobs are those of these records. As long as nobody has said whose they are, they become theirs, if there are
-/// none yet and the records refer to none, or if the records refer to one of them.
+/// Checks whether blobs belong to these records. Blobs without a recorded owner are assigned to these records if there are no blobs yet
+/// and the records refer to none, or if the records refer to one of them.
 pub(crate) async fn settle_owner(
     records: &dyn restante_records::Upkeep,
     blobs: &restante_blobs::Opened,
@@ -340,8 +341,8 @@ pub(crate) async fn settle_owner(
     Ok(blobs.upkeep.set_owner(identity).await?)
 }
 
-/// Whether a blob is there that records refer to; `None` when they refer to none. Their first page with references is looked at: of the right
-/// records nearly all of these are there, and of others, which only happen to have been written to, none.
+/// Whether at least one of the blobs exists that records refer to; `None` when they refer to none. Checks the first page of references:
+/// of the right records nearly all of these exist, and of others, which were merely written to, none.
 pub(super) async fn refer_to_some(
     records: &dyn restante_records::Upkeep,
     blobs: &dyn restante_blobs::Blobs,
@@ -361,7 +362,7 @@ pub(super) async fn refer_to_some(
     }
 }
 
-/// What records refer to.
+/// The blobs that records refer to.
 struct OfRecords(Arc<dyn restante_records::Upkeep>);
 
 #[async_trait::async_trait]

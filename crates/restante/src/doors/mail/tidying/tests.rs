@@ -14,7 +14,7 @@ const ACCOUNT: AccountId = AccountId(1);
 const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
 const HOUR: u64 = 3_600;
 
-/// Records and blobs in memory, on a clock that stands still.
+/// Records and blobs in memory, on a manual clock.
 struct Fixture {
     clock: Arc<ManualClock>,
     stores: Stores,
@@ -104,7 +104,7 @@ impl Fixture {
         (emails, self.mail.vault(account, None, 10).await.unwrap().entries.len())
     }
 
-    /// What operators did, the newest first.
+    /// The operators' log, the newest first.
     async fn log(&self) -> Vec<(String, String)> {
         let Answer::Log(log) = self.operate(Operation::Log { limit: 100 }).await else { panic!() };
         log.into_iter().map(|line| (line.who, line.what)).collect()
@@ -131,7 +131,7 @@ impl Fixture {
         self.directory.operate(&Actor("a test".to_owned()), operation).await.unwrap()
     }
 
-    /// Delivers so many emails and destroys them.
+    /// Delivers `count` emails and destroys them.
     async fn destroy_emails(&self, account: AccountId, count: usize) {
         for number in 0..count {
             let email = self.deliver(account, number).await;
@@ -139,7 +139,7 @@ impl Fixture {
         }
     }
 
-    /// Delivers an email, another one at each second and for each number.
+    /// Delivers an email, a different one for each second and each number.
     async fn deliver(&self, account: AccountId, number: usize) -> restante_records::RecordId {
         let raw = format!("Subject: {number} at {}\r\n\r\n", self.clock.now().seconds());
         let message = restante_mail::message::read(raw.as_bytes());
@@ -165,7 +165,7 @@ fn create(blobs: Vec<BlobId>) -> Change {
 #[tokio::test]
 async fn what_was_destroyed_long_ago_is_forgotten() {
     let fixture = Fixture::new().await;
-    // More than one step takes.
+    // More than one step removes.
     let count = CLEAN_STEP + 10;
     let mut ids = Vec::new();
     for _ in 0..count.div_ceil(1_000) {
@@ -205,8 +205,8 @@ async fn blobs_that_nobody_refers_to_are_removed_after_the_grace_time() {
     assert_eq!(fixture.metrics.runs(), [0, 0, 2, 0]);
 }
 
-/// Records at another place than the blobs', or lost ones: everything would look like refuse. That somebody has written into
-/// them does not make them the right ones.
+/// Records at another location than the blobs', or lost ones: all blobs would look like garbage. New commits to such records do not
+/// make them the right ones.
 #[tokio::test]
 async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
     let empty = Fixture::new().await;
@@ -238,7 +238,7 @@ async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
 async fn vaults_of_all_accounts_forget_what_is_old() {
     let fixture = Fixture::new().await;
     let accounts = fixture.add_accounts(&["anna", "bert", "carl"]).await;
-    // More than one step takes for the first, one for the second, nothing for the third.
+    // More than one step purges for the first account, one for the second, nothing for the third.
     for (account, count) in accounts.iter().zip([PURGE_STEP + 1, 1, 0]) {
         fixture.destroy_emails(*account, count).await;
     }
@@ -252,7 +252,7 @@ async fn vaults_of_all_accounts_forget_what_is_old() {
     fixture.tidying().purge_and_tell().await;
     assert_eq!(fixture.metrics.purges(), ([2, 0], PURGE_STEP as u64 + 2));
 
-    // Records that are closed take no commit.
+    // Closed records accept no commits.
     fixture.pass(10 * HOUR as i64 + 1);
     fixture.stores.records.upkeep.close().await.unwrap();
     fixture.tidying().purge_and_tell().await;
@@ -292,14 +292,14 @@ async fn mail_is_erased_with_its_account_and_what_comes_late_too() {
     assert_eq!(fixture.metrics.erasures(), ([3, 0], 2));
     assert_eq!(fixture.emails_and_vault(bert).await, (1, 2));
 
-    // Records that are closed take no commit.
+    // Closed records accept no commits.
     fixture.remove_account("bert").await;
     fixture.stores.records.upkeep.close().await.unwrap();
     erase().await;
     assert_eq!(fixture.metrics.erasures().0, [3, 1]);
 }
 
-/// As a crash leaves it: some records are erased, and commits in the account are refused until the rest is.
+/// The state after a crash: some records are erased, and commits in the account are refused until the rest is.
 #[tokio::test(start_paused = true)]
 async fn erasing_that_was_interrupted_goes_on_at_the_start() {
     let fixture = Fixture::new().await;
@@ -340,7 +340,7 @@ fn blobs_that_outlast_the_records_are_not_swept() {
     assert!(error.to_string().contains("set blobs.url to memory:"), "{error}");
 }
 
-/// That others write into such records does not make them the right ones.
+/// New commits to such records do not make them the right ones.
 #[tokio::test]
 async fn blobs_are_swept_with_their_own_records_alone() {
     let (ours, theirs) = (Fixture::new().await, Fixture::new().await);
@@ -354,12 +354,12 @@ async fn blobs_are_swept_with_their_own_records_alone() {
     assert!(error.to_string().contains("--adopt"), "{error}");
     assert!(ours.has(blob).await);
 
-    // Nothing was ever committed here, and that is known to be so.
+    // Nothing was ever committed here, and that is known.
     let swept = sweep(&ours.stores.records.upkeep, &ours.stores.blobs, now).await.unwrap();
     assert_eq!(swept.removed, 1);
 }
 
-/// A disk that was not mounted looked like a new place for blobs, and became that of these records.
+/// Regression test: an unmounted disk looked like a new folder for blobs, and was assigned to these records.
 #[tokio::test]
 async fn an_empty_place_does_not_become_that_of_records_that_refer_to_blobs() {
     let (ours, empty) = (Fixture::new().await, Fixture::new().await);

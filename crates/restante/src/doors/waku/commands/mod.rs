@@ -38,7 +38,7 @@ Examples:
 A table is printed to a terminal and NDJSON to a pipe or file. --archive reads beside a running
 server.";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: WakuCommand) -> anyhow::Result<ExitCode> {
     match command {
         WakuCommand::Publish(flags) => publish::run(&flags).await,

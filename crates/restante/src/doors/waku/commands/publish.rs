@@ -56,7 +56,7 @@ pub(crate) async fn run(flags: &PublishFlags) -> anyhow::Result<ExitCode> {
         None => "/relay/v1/auto/messages".to_owned(),
     };
     client.post(&path, serde_json::to_vec(&message)?).await?;
-    // Only who knows the pubsub topic can name the message.
+    // Only with the pubsub topic the hash of the message is known.
     if let Some(topic) = &flags.pubsub_topic {
         let hash = message_hash(topic, &payload, &flags.content_topic, b"", timestamp);
         writeln!(io::stdout(), "{hash}")?;

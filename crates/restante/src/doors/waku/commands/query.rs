@@ -81,7 +81,7 @@ impl Wanted {
         }
     }
 
-    /// Whether everything is wanted.
+    /// Whether there is no restriction.
     pub(crate) fn is_everything(&self) -> bool {
         self.pubsub_topic.is_none()
             && self.content_topic.is_empty()
@@ -90,7 +90,7 @@ impl Wanted {
     }
 }
 
-/// Messages that are asked for at once. nwaku's servers give at most 100.
+/// Messages per request. nwaku's servers return at most 100.
 const PAGE_ROWS: usize = 100;
 
 pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
@@ -109,7 +109,7 @@ pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
         query.limit = usize::try_from(left).unwrap_or(usize::MAX).min(PAGE_ROWS);
         let (mut entries, next) = source.page(&query).await?;
         if query.direction == Direction::Backward {
-            entries.reverse(); // a page is ascending in both directions, and a person asked for the newest first
+            entries.reverse(); // a page is ascending in both directions, but the newest were requested first
         }
         printer.page(&entries)?;
         query.cursor = next;
@@ -145,7 +145,7 @@ impl QueryFlags {
     }
 }
 
-/// Who is asked.
+/// The source of the messages.
 enum Source {
     Rest(RestClient),
     Archive(ReadArchive),
@@ -197,7 +197,7 @@ impl ReadArchive {
     }
 }
 
-/// The answer of `/store/v3/messages`.
+/// The response of `/store/v3/messages`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoreAnswer {
@@ -207,7 +207,7 @@ struct StoreAnswer {
 }
 
 const STORE_PATH: &str = "/store/v3/messages";
-/// The longest path with a query: the line of a request may have 8,000 bytes everywhere (RFC 9112 section 3).
+/// The longest path with a query: request lines of 8,000 bytes are supported everywhere (RFC 9112 section 3).
 const PATH_BYTES_MAX: usize = 7_500;
 
 async fn page_of_server(
@@ -215,7 +215,7 @@ async fn page_of_server(
     query: &Query,
 ) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
     let fields = StoreFields::new(query);
-    // nwaku's servers know GET alone, and not every query can be written as one.
+    // nwaku's servers support only GET, and not every query can be written as a GET.
     let body = match fields.to_path() {
         Some(path) => client.get(&path).await?,
         None => client.post(STORE_PATH, serde_json::to_vec(&fields)?).await?,
@@ -228,7 +228,7 @@ async fn page_of_server(
     Ok((answer.messages, next.map(Cursor::Message)))
 }
 
-/// Fails when a server would not understand a time of the query: a time of 0 counts as none, and others are taken for seconds,
+/// Fails when a server would misinterpret a time of the query: a time of 0 means none, and others may be interpreted as seconds,
 /// milliseconds or microseconds.
 fn check_times(query: &Query) -> Result<(), UsageError> {
     let end_is_lost = query.end.is_some_and(|end| end.nanos() == 0);
@@ -292,7 +292,7 @@ impl StoreFields {
         }
     }
 
-    /// The path of a GET; `None` when it would be too long, or a topic has a comma, which separates topics there.
+    /// The path of a GET; `None` when it would be too long, or a topic contains a comma, the separator of topics.
     fn to_path(&self) -> Option<String> {
         if self.content_topics.iter().any(|topic| topic.contains(',')) {
             return None;
@@ -347,7 +347,7 @@ mod tests {
         );
     }
 
-    /// A comma in a topic found nothing, and a thousand hashes were too long for a URL.
+    /// Regression test: a topic with a comma found nothing, and a thousand hashes were too long for a URL.
     #[test]
     fn what_a_path_can_not_say_is_sent_as_a_body() {
         let with_topics = |topics: Vec<String>| Query { topics: Topics::List(topics), ..Query::default() };
@@ -367,7 +367,7 @@ mod tests {
         );
     }
 
-    /// A server that is asked for what was sent before 1970 answers with everything.
+    /// A server that is queried for messages from before 1970 returns everything.
     #[test]
     fn times_that_a_server_takes_for_others_are_refused() {
         let check = |start, end| {

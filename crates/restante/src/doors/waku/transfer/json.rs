@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 
-/// One entry of a store answer, and one line of an export.
+/// One entry of a store response, and one line of an export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct JsonEntry {
@@ -38,9 +38,9 @@ pub(crate) struct JsonMessage {
 }
 
 impl JsonEntry {
-    /// The entry of an archived message, as the REST door writes it into an export: without a version that the message does not
-    /// have, so that an import makes the same message of it. A body that is no message of the row's topic comes
-    /// from elsewhere; it is shown as a payload, so that nothing in an archive is out of reach.
+    /// The entry of an archived message, as the REST door writes it into an export: without a version if the message has none, so that
+    /// an import produces the same message. A body that is not a message of the row's topic comes from another source; it is shown as a
+    /// payload, so that everything in an archive is accessible.
     pub(crate) fn of_row(row: &Row<'_>) -> Self {
         let view = WakuMessageView::parse(row.body).ok().filter(|view| view.content_topic == row.topic);
         let message = match view {
@@ -59,7 +59,7 @@ impl JsonEntry {
         }
     }
 
-    /// The entry as a store answer has it: a message without a version has version 0.
+    /// The entry as in a store response: a message without a version has version 0.
     pub(crate) fn with_version(mut self) -> Self {
         if let Some(message) = &mut self.message {
             message.version.get_or_insert(0);
@@ -103,7 +103,7 @@ impl JsonMessage {
         Ok(message.to_wire())
     }
 
-    /// The payload's bytes, when it is base64.
+    /// The payload's bytes, if it is valid base64.
     pub(crate) fn payload_bytes(&self) -> Option<Bytes> {
         decode("payload", &self.payload).ok()
     }

@@ -1,4 +1,4 @@
-//! Messages outside an archive: in files, in pipes, in answers over REST.
+//! Messages outside an archive: in files, in pipes, in responses over REST.
 
 pub(crate) mod json;
 mod ndjson;
@@ -15,17 +15,17 @@ pub(crate) use read::Reader;
 use restante_import::Refusal;
 pub(crate) use write::Writer;
 
-/// How messages stand in a file.
+/// The format of messages in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum FileFormat {
     /// One JSON object a line, as the REST export gives.
     Ndjson,
-    /// Protobuf `WakuMessageKeyValue`, each behind its length.
+    /// Protobuf `WakuMessageKeyValue`, each after its length.
     Protobuf,
 }
 
 impl FileFormat {
-    /// The format that a file's name tells: protobuf for `.pb`, `.binpb` and `.bin`, else NDJSON.
+    /// The format that a file's name indicates: protobuf for `.pb`, `.binpb` and `.bin`, else NDJSON.
     pub(crate) fn of_name(path: &std::path::Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("pb" | "binpb" | "bin") => Self::Protobuf,
@@ -34,8 +34,8 @@ impl FileFormat {
     }
 }
 
-/// The message for an archive, when its parts belong together: the hash is computed anew, so that a damaged or forged
-/// record is not taken under another's name.
+/// The message for an archive, if its parts belong together: the hash is computed again, so that a damaged or forged record is not
+/// accepted under another message's hash.
 fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Message, Refusal> {
     let refusal = |what: String| Err(Refusal(what));
     if pubsub_topic.is_empty() {
@@ -47,7 +47,7 @@ fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Mess
     if view.ephemeral == Some(true) {
         return refusal("message: it is ephemeral".into());
     }
-    // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp, so it has no sure name.
+    // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp, so its hash is ambiguous.
     let Some(timestamp) = view.timestamp else { return refusal("message: timestamp is missing".into()) };
     let computed = message_hash(
         pubsub_topic,

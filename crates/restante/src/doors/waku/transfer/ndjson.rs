@@ -1,4 +1,4 @@
-//! Reading one JSON object a line.
+//! Reads one JSON object per line.
 
 use std::io::{self, BufRead, Read};
 
@@ -6,7 +6,7 @@ use restante_archive::{BODY_BYTES_MAX, Message};
 
 use super::{Refusal, json::JsonEntry, read::Next, verified};
 
-/// A line longer than this holds no message that an archive takes: base64 needs 4 bytes for 3, the rest is names.
+/// A line longer than this contains no message that an archive accepts: base64 needs 4 bytes for 3, the rest is names.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX / 3 * 4 + (64 << 10);
 
 /// The next line that is not empty; `line` counts all of them.

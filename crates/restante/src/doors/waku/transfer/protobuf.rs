@@ -1,4 +1,4 @@
-//! Reading protobuf `WakuMessageKeyValue`s, each behind its length.
+//! Reads protobuf `WakuMessageKeyValue`s, each after its length.
 
 use std::io::{self, BufRead, Read};
 
@@ -8,12 +8,12 @@ use restante_waku_wire::KeyValueView;
 
 use super::{Refusal, read::Next, verified};
 
-/// A record longer than this holds no message that an archive takes.
+/// A record longer than this contains no message that an archive accepts.
 const RECORD_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
-/// Bytes that a length takes at most.
+/// The most bytes of a length.
 const LENGTH_BYTES_MAX: usize = 10;
 
-/// The next record; `offset` is moved behind it.
+/// The next record; `offset` is moved past it.
 pub(super) fn next(source: &mut dyn BufRead, buffer: &mut Vec<u8>, offset: &mut u64) -> io::Result<Next> {
     buffer.clear();
     let Some(length) = read_length(source, buffer)? else {
@@ -36,7 +36,7 @@ pub(super) fn next(source: &mut dyn BufRead, buffer: &mut Vec<u8>, offset: &mut 
     Ok(parse(buffer).map_or_else(Next::Refusal, Next::Message))
 }
 
-/// Reads a length and leaves its bytes in the buffer; `None` at the end of the file or when it is none.
+/// Reads a length and leaves its bytes in the buffer; `None` at the end of the file or when it is invalid.
 fn read_length(source: &mut dyn BufRead, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
     while buffer.len() < LENGTH_BYTES_MAX {
         if source.take(1).read_to_end(buffer)? == 0 {

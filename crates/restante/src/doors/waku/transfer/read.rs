@@ -1,4 +1,4 @@
-//! Reading messages from a file in batches.
+//! Reads messages from a file in batches.
 
 use std::{
     fmt,
@@ -15,11 +15,11 @@ const BATCH_MESSAGES_MAX: usize = 4_000;
 /// A batch ends with the message that brings its bodies to this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// The first bytes of compressed files. No record or line begins so.
+/// The first bytes of compressed files. No record or line begins with them.
 const COMPRESSED: [(&str, &[u8]); 4] =
     [("gzip", b"\x1f\x8b"), ("zstd", b"\x28\xb5\x2f\xfd"), ("xz", b"\xfd7zXZ\0"), ("bzip2", b"BZh")];
 
-/// Reads messages, checks each, and keeps account of those that it refuses.
+/// Reads messages, verifies each, and records those that it refuses.
 pub(crate) struct Reader {
     source: Box<dyn BufRead + Send>,
     format: FileFormat,
@@ -30,13 +30,13 @@ pub(crate) struct Reader {
     refused: Findings,
 }
 
-/// What stood where a record should begin.
+/// What was read at the position of a record.
 pub(super) enum Next {
     End,
     Message(Message),
-    /// The record is wrong, the one behind it may be right.
+    /// The record is wrong, but the next one may be right.
     Refusal(Refusal),
-    /// The record is wrong, and where the one behind it begins can't be known.
+    /// The record is wrong, and the position of the next one is unknown.
     Lost(Refusal),
 }
 
@@ -68,12 +68,12 @@ impl Reader {
         Ok(batch)
     }
 
-    /// What was refused until now.
+    /// The records that were refused so far.
     pub(crate) fn refused(&self) -> &Findings {
         &self.refused
     }
 
-    /// The next sound message; those before it that are not are refused.
+    /// The next valid message; invalid ones before it are refused.
     fn next(&mut self) -> io::Result<Option<Message>> {
         while !self.is_lost {
             let place = self.place;
@@ -99,7 +99,7 @@ impl Reader {
 
     fn refuse(&mut self, place_before: u64, refusal: &Refusal) {
         let (format, place) = (self.format, self.place);
-        // A line is known when it was read, a record by where it begins.
+        // A line is identified by its number once it was read, a record by its start.
         self.refused.add(|| match format {
             FileFormat::Ndjson => format!("line {place}: {refusal}"),
             FileFormat::Protobuf => format!("byte {place_before}: {refusal}"),

@@ -69,7 +69,7 @@ fn what_is_written_reads_back() {
     }
 }
 
-/// An import made version 0 of one that is missing, which are different bytes.
+/// Regression test: an import turned a missing version into version 0, which has other bytes.
 #[test]
 fn a_version_reads_back_as_it_was() {
     for version in [None, Some(0), Some(1)] {
@@ -144,7 +144,7 @@ fn lengths_that_can_not_be_end_the_reading() {
     }
 }
 
-/// A compressed file gave an error for each of its lines.
+/// Regression test: a compressed file caused an error for each of its lines.
 #[test]
 fn a_compressed_file_is_recognised() {
     for (head, name) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd")] {

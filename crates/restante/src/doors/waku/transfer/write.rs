@@ -1,4 +1,4 @@
-//! Writing archived messages to a file.
+//! Writes archived messages to a file.
 
 use std::io::{self, Write};
 
@@ -35,7 +35,7 @@ impl<W: Write> Writer<W> {
         self.sink.write_all(&self.buffer)
     }
 
-    /// Hands everything on to where it is written.
+    /// Flushes everything to the output.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.sink.flush()?;
         Ok(self.sink)

@@ -17,7 +17,7 @@ use crate::{
     rest::tests::{Failing, archived, door_over, door_with, memory, start_door, start_door_with, until},
 };
 
-/// The upkeep of an archive with messages in its spool.
+/// The upkeep of an archive that has messages in its spool.
 struct Spooling {
     inner: Arc<dyn Upkeep>,
     messages: Arc<AtomicU64>,
@@ -132,7 +132,7 @@ fn hear(door: &Door, message: &Message) {
     door.waku.live.hub.received(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, timestamp, body));
 }
 
-/// Archives a message after so many milliseconds, as another node does.
+/// Archives a message after this many milliseconds, as another node does.
 fn archive_after(door: &Door, ms: u64, message: Message) {
     let archive = door.archive.clone();
     tokio::spawn(async move {
@@ -141,7 +141,7 @@ fn archive_after(door: &Door, ms: u64, message: Message) {
     });
 }
 
-/// What a stream gives until it goes over to what arrives, piece by piece.
+/// What a stream sends until it becomes live, piece by piece.
 async fn until_live(stream: &mut Feed) -> Vec<Vec<feed::Item>> {
     let mut pieces = Vec::new();
     loop {
@@ -162,8 +162,8 @@ fn app_with(door: &Door, pages: Pages) -> Arc<App> {
     Arc::new(App { live, ..App::new(door.rest.clone()) })
 }
 
-/// The other node announces a message before the stream joins, and archives it afterwards with an earlier time than what is
-/// archived already. The same message by relay is not given again.
+/// The other node announces a message before the stream joins, and archives it afterwards with an earlier time than that of a
+/// message that is already archived. The same message by relay is not sent again.
 #[tokio::test(start_paused = true)]
 async fn what_other_nodes_archive_a_little_later_is_not_missed() {
     let door = shared_door().await;
@@ -176,7 +176,7 @@ async fn what_other_nodes_archive_a_little_later_is_not_missed() {
     assert_eq!(hashes_of(&given), [announced.message_hash, archived.message_hash]);
 }
 
-/// There was no room to hold it, the walk had waited for other nodes before, and did so only once.
+/// There was no space to hold it: the walk had waited for other nodes before, and did so only once.
 #[tokio::test(start_paused = true)]
 async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
     let door = shared_door().await;
@@ -206,7 +206,7 @@ async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
     assert_eq!(given, expected);
 }
 
-/// What was late, and what was held until the walk passed it, once came in one piece, of megabytes if there were so many.
+/// Late events, and those held until the walk passed them, used to be sent in one piece, of megabytes if there were that many.
 #[tokio::test]
 async fn what_waits_for_the_client_comes_in_pieces() {
     let door = crate::rest::tests::door().await;
@@ -227,7 +227,7 @@ async fn what_waits_for_the_client_comes_in_pieces() {
             expected.insert(message.message_hash);
         }
         if number % 3 == 0 {
-            door.archive.append(vec![held]).await.unwrap(); // announced first, and not held any more when it is met
+            door.archive.append(vec![held]).await.unwrap(); // announced first, and no longer held when the walk meets it
         }
     }
     let last = message_elsewhere("last", 10);
@@ -259,7 +259,7 @@ async fn a_walk_without_a_client_ends() {
     assert!(pages_left > 900, "{pages_left} of 1000 pages were not asked for");
 }
 
-/// Far more arrives than may wait for a stream, while its client has not read the archive's first pages yet.
+/// Far more messages arrive than may wait for a stream, while its client has not read the archive's first pages yet.
 #[tokio::test]
 async fn a_walk_whose_client_reads_late_does_not_end_as_too_slow() {
     let config = RestConfig { live_queue_messages: nonzero!(50), ..RestConfig::default() };

@@ -28,7 +28,7 @@ fn late(hand_over: &mut HandOver) -> Vec<Key> {
     std::iter::from_fn(|| hand_over.take_late()).map(|event| key_of(&event)).collect()
 }
 
-/// What a row at a place makes a walk give: what it passes, and the row.
+/// What a walk sends up to a row: the events that it passes, and the row.
 fn walk_to(hand_over: &mut HandOver, row: Key) -> Vec<Key> {
     let mut given: Vec<Key> =
         std::iter::from_fn(|| hand_over.take_passed(row)).map(|event| key_of(&event)).collect();
@@ -37,13 +37,13 @@ fn walk_to(hand_over: &mut HandOver, row: Key) -> Vec<Key> {
     given
 }
 
-/// The walk gives a row of the usual topics.
+/// The walk sends a row of the usual topics.
 fn give(hand_over: &mut HandOver, key: Key) {
     let Key { timestamp, message_hash } = key;
     hand_over.give(&Row { message_hash, timestamp, channel: PUBSUB, topic: TOPIC, body: b"" });
 }
 
-/// Another's message with the hash and the time of this one.
+/// Another message with the hash and the time of this one.
 fn same_hash(event: &Event) -> Arc<Event> {
     let (hash, timestamp) = (event.message_hash, event.timestamp);
     Arc::new(Event::new(PUBSUB.into(), "/other/1/x/proto".into(), hash, timestamp, event.body.clone()))
@@ -78,7 +78,7 @@ fn an_event_at_a_place_that_the_walk_has_passed_is_given_at_once() {
     assert_eq!(late(&mut hand_over), [key_of(&too_late)]);
 }
 
-/// Hashes are made over the topics and the payload one after the other, so that a sender can make two messages with the same.
+/// The hash covers the concatenated topics and payload, so that a sender can create two messages with the same hash.
 #[test]
 fn a_message_does_not_hide_another_with_the_same_hash() {
     let row = event("row", 1);
@@ -86,13 +86,13 @@ fn a_message_does_not_hide_another_with_the_same_hash() {
     let texts = |hand_over: &mut HandOver| -> Vec<String> {
         std::iter::from_fn(|| hand_over.take_late()).map(|event| event.topic.to_string()).collect()
     };
-    // The walk has given the one, and the other comes.
+    // The walk has sent the one, and the other arrives.
     let mut walked = hand_over(10, 10);
     give(&mut walked, key_of(&row));
     walked.arrived(other.clone(), NOW).unwrap();
     assert_eq!(texts(&mut walked), [&*other.topic]);
     assert!(walked.finish().1.has(&row));
-    // The one is held, and the other comes.
+    // The one is held, and the other arrives.
     let mut held = hand_over(10, 10);
     for event in [&row, &other, &row] {
         held.arrived(event.clone(), NOW).unwrap();
@@ -106,7 +106,7 @@ fn a_message_does_not_hide_another_with_the_same_hash() {
     assert!(met.has_nothing_waiting());
 }
 
-/// What is passed is more than one piece takes, and the rest of it stays held.
+/// More is passed than fits into one piece, and the rest stays held.
 #[test]
 fn a_walk_rests_at_the_last_event_that_it_has_passed() {
     let (mut hand_over, first, second, row) =

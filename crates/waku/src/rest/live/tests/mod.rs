@@ -1,4 +1,4 @@
-//! Live streams: what they give, without and with sockets.
+//! Live streams: what they send, without and with sockets.
 
 mod behind;
 mod hand_over;
@@ -22,7 +22,7 @@ use crate::rest::tests::{Door, NOW, PUBSUB};
 
 pub(super) const TOPIC: &str = "/toychat/2/huilong/proto";
 
-/// A message as it is sent, and its hash.
+/// A message as on the wire, and its hash.
 pub(super) fn message(topic: &str, payload: &str, timestamp: Timestamp) -> (Bytes, MessageHash) {
     message_with(topic, payload, timestamp, false)
 }
@@ -60,7 +60,7 @@ pub(super) fn app_of(door: &Door) -> Arc<App> {
     Arc::new(App::new(door.rest.clone()))
 }
 
-/// What one item says.
+/// The hash in one item.
 pub(super) fn hash_of(item: &super::feed::Item) -> MessageHash {
     let json: serde_json::Value = serde_json::from_slice(&item.json).unwrap();
     json["messageHash"].as_str().unwrap().parse().unwrap()
@@ -94,13 +94,13 @@ impl Server {
     }
 }
 
-/// The next piece, for as long as a busy machine may need.
+/// The next piece, waiting for as long as a busy machine may need.
 pub(super) async fn next(feed: &mut Feed) -> Piece {
     let next = tokio::time::timeout(std::time::Duration::from_secs(60), feed.next()).await;
     next.expect("a piece within a minute").expect("a piece")
 }
 
-/// Sessions of the door.
+/// The number of sessions of the door.
 pub(super) async fn sessions(door: &Door) -> u64 {
     door.waku.live.sessions.counts().await.unwrap().sessions
 }
@@ -164,7 +164,7 @@ async fn a_newer_session_with_the_same_resource_replaces_a_stream() {
     assert_eq!(sessions(&door).await, 1, "the end of the first does not close the second");
 }
 
-/// What waited for the client went with the session, and the cursor went over it.
+/// What waited for the client was lost with the session, and the cursor was past it.
 #[tokio::test]
 async fn a_cursor_does_not_pass_what_was_lost_with_the_session() {
     let door = crate::rest::tests::door().await;
@@ -189,7 +189,7 @@ async fn an_archive_that_does_not_answer_is_503() {
     assert!(matches!(end, Piece::End(End::Unavailable)), "{end:?}");
 }
 
-/// The cursors of a stream, given one after the other to new streams, lead through all messages.
+/// The cursors of a stream, each used to open a new stream, lead through all messages.
 #[tokio::test]
 async fn who_comes_back_with_a_cursor_of_the_walk_goes_on_behind_it() {
     let door = crate::rest::tests::door().await;

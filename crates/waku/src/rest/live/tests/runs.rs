@@ -1,5 +1,5 @@
-//! Random runs: messages come by both ways before, while and after a stream begins, and what it gives is compared with what it
-//! must give.
+//! Random runs: messages arrive in both ways before, while and after a stream begins, and what it sends is compared with what it
+//! must send.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,7 +17,7 @@ use crate::{WakuConfig, rest::tests::start_door, validate::Rules};
 const RUNS: u64 = 1_000;
 const TOPICS: [&str; 4] = ["/toy/1/chat/proto", "/toy/1/news/proto", "/toy/2/chat/proto", "/else/1/x/proto"];
 
-/// An archive whose answers take their time, and lets others go on meanwhile.
+/// An archive whose queries take some time, and let other tasks run meanwhile.
 struct Dawdling {
     inner: Arc<dyn Archive>,
     random: Mutex<StdRng>,
@@ -59,17 +59,17 @@ impl Archive for Dawdling {
     }
 }
 
-/// A message of a run, and what is known of it.
+/// A message of a run, and what happened to it.
 #[derive(Clone, Debug)]
 struct Sent {
     key: Key,
     is_wanted: bool,
     is_ephemeral: bool,
-    /// It was on its way before the stream was asked for, had arrived by then, and was not sent again.
+    /// It was sent before the stream was requested, had arrived by then, and was not sent again.
     is_before: bool,
-    /// It was on its way no sooner than when the stream had begun.
+    /// It was sent only after the stream had begun.
     is_after: bool,
-    /// How often the archive did not take it: it may have been announced each time.
+    /// How often the archive did not accept it: it may have been announced each time.
     refusals: usize,
 }
 
@@ -84,14 +84,14 @@ struct Run {
     has_begun: AtomicBool,
     publishing: AtomicUsize,
     wanted: IsWanted,
-    /// What is announced and then refused once; only in runs in which nothing is dropped, where that is exact.
+    /// Messages that are announced and then refused once; only in runs in which nothing is dropped, where the result is exact.
     refused: Option<Arc<Refused>>,
 }
 
 /// Whether a stream wants a topic.
 type IsWanted = fn(&str) -> bool;
 
-/// What streams of runs ask for, and which topics that is.
+/// What the streams of runs request, and which topics that is.
 const WANTED: [(&str, IsWanted); 4] = [
     ("", |_| true),
     ("contentTopics=/toy/1/chat/proto,/else/1/x/proto", |topic| {
@@ -104,7 +104,7 @@ const WANTED: [(&str, IsWanted); 4] = [
 ];
 
 impl Run {
-    /// Sends messages by both ways, some of them twice, with pauses between.
+    /// Sends messages in both ways, some of them twice, with pauses between.
     async fn publish(self: Arc<Self>, messages: usize, publisher: usize) {
         for number in 0..messages {
             let (turns, is_again) = {
@@ -165,13 +165,13 @@ impl Run {
                 }
             }
         }
-        // What comes again is handed out if nobody was there to whom it could be handed before.
+        // A message that is sent again is delivered if nobody was there to receive it before.
         if let Some(sent) = self.sent.lock().get_mut(&hash) {
             sent.is_before = !self.is_asked.load(Ordering::SeqCst);
         }
     }
 
-    /// Fills the archive, and says where to begin.
+    /// Fills the archive, and returns the keys of its messages.
     async fn history(&self) -> Vec<Key> {
         let count = self.random.lock().random_range(0..30);
         let mut messages = Vec::new();
@@ -198,7 +198,7 @@ impl Run {
         keys
     }
 
-    /// A cursor in one of its forms, and the place after which its stream begins.
+    /// A cursor in one of its forms, and the key after which its stream begins.
     fn cursor(&self, history: &[Key]) -> (String, Key) {
         let mut random = self.random.lock();
         if history.is_empty() || random.random_range(0..4) == 0 {
@@ -278,7 +278,7 @@ async fn run(seed: u64, opened: Opened) {
     let mut given: HashMap<MessageHash, usize> = HashMap::new();
     let (mut is_live, mut last) = (false, None);
     loop {
-        // The last message is sent after all others, when the stream is live: nothing comes after it.
+        // The last message is sent after all others, when the stream is live: nothing follows it.
         let is_quiet = run.publishing.load(Ordering::SeqCst) == 0;
         if is_live && is_quiet && last.is_none() {
             let topic = TOPICS.into_iter().find(|topic| (run.wanted)(topic)).unwrap();
@@ -309,7 +309,7 @@ async fn run(seed: u64, opened: Opened) {
     judge(seed, &run.sent.lock(), behind, &given);
 }
 
-/// What was given must be what was asked for, each once; what was refused may have been given each time.
+/// What was sent must be what was requested, each message once; refused ones may have been sent once per attempt.
 fn judge(seed: u64, sent: &BTreeMap<MessageHash, Sent>, behind: Key, given: &HashMap<MessageHash, usize>) {
     let most = |hash| 1 + sent.get(hash).map_or(0, |one| one.refusals);
     let repeated: Vec<_> = given.iter().filter(|(hash, count)| **count > most(hash)).collect();
@@ -318,7 +318,7 @@ fn judge(seed: u64, sent: &BTreeMap<MessageHash, Sent>, behind: Key, given: &Has
     for (hash, one) in sent {
         let is_behind = one.key > behind;
         let must = one.is_wanted && ((is_behind && !one.is_ephemeral) || one.is_after);
-        // What arrives while the stream begins is given when it is early enough, wherever it stands.
+        // What arrives while the stream begins is sent if it is early enough, regardless of its key.
         let may = one.is_wanted && (must || !one.is_before);
         assert!(!must || given.contains(hash), "seed {seed}: missing: {one:?}");
         assert!(may || !given.contains(hash), "seed {seed}: too much: {one:?}");
@@ -326,7 +326,7 @@ fn judge(seed: u64, sent: &BTreeMap<MessageHash, Sent>, behind: Key, given: &Has
     assert!(given.iter().all(|hash| sent.contains_key(hash)), "seed {seed}: unknown messages");
 }
 
-/// The seeds of the runs: another beginning by `RESTANTE_TEST_SEED`.
+/// The seeds of the runs; `RESTANTE_TEST_SEED` sets the first one.
 fn seeds() -> impl Iterator<Item = u64> {
     let first = std::env::var("RESTANTE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     first..first + RUNS

@@ -1,4 +1,4 @@
-//! Streams over WebSockets, with a client that others have written.
+//! Streams over WebSockets, with a third-party client.
 
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ async fn frames_that_come_with_the_handshake_are_read() {
     server.stop().await;
 }
 
-/// A socket without a door: what its client sees, and the task that serves it.
+/// A socket without a door: the client's end, and the task that serves it.
 async fn paired(door: &Door, beat: Duration) -> (DuplexStream, tokio::task::JoinHandle<()>) {
     let feed = open_feed(&app_of(door), "", 7_001).await.ok().unwrap();
     let (here, there) = duplex(4_096);
@@ -207,7 +207,7 @@ async fn a_client_that_answers_no_ping_is_gone() {
     until("its session is closed", async || sessions(&door).await == 0).await;
 }
 
-/// Beats that a slow client had delayed were all sent at once, and the client was cut before it could answer.
+/// Beats that a slow client had delayed were all sent at once, and the client was cut off before it could answer.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
     let door = door().await;
@@ -217,10 +217,10 @@ async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
         Event::new(PUBSUB.into(), TOPIC.into(), hash, NOW, wire)
     };
     let live = door.waku.live.clone();
-    live.hub.received(text(&"x".repeat(20_000), 1)); // more than the pipe takes
+    live.hub.received(text(&"x".repeat(20_000), 1)); // more than fits into the pipe
     tokio::time::sleep(Duration::from_secs(600)).await;
     let mut read = Vec::new();
-    // It reads again, and no message comes for a while: pings come in their time.
+    // It reads again, and no message arrives for a while: pings arrive on time.
     while !read.ends_with(b"}}") {
         assert!(client.read_buf(&mut read).await.unwrap() > 0);
     }

@@ -12,7 +12,7 @@ use tokio::{
 use super::*;
 use crate::rest::tests::{door, door_with, until};
 
-/// What a client of Server-Sent Events has heard.
+/// What a client of Server-Sent Events has received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) event: String,
@@ -95,7 +95,7 @@ impl Listener {
         heard
     }
 
-    /// The reason of the end, after which nothing comes.
+    /// The reason of the end, after which nothing follows.
     pub(super) async fn end(&mut self) -> String {
         let heard = self.expect("end").await;
         let end: Value = serde_json::from_str(&heard.data).unwrap();
@@ -137,7 +137,7 @@ async fn a_stream_gives_the_archive_and_then_what_arrives() {
     door.publish("three", 3).await;
     assert_eq!(listener.payload().await, "three");
     door.publish_on("/waku/2/rs/16/33", TOPIC, "elsewhere").await;
-    door.publish("four", -20).await; // late, and given as it comes
+    door.publish("four", -20).await; // late, and sent as it arrives
     assert_eq!(listener.payload().await, "four");
     door.waku.live.hub.stop();
     assert_eq!(listener.end().await, "stopping");
@@ -153,7 +153,7 @@ async fn who_comes_back_misses_nothing() {
     door.publish("one", 5).await;
     let one = listener.expect("message").await;
     drop(listener);
-    door.publish("two", -15).await; // stands before the first in the archive
+    door.publish("two", -15).await; // before the first one in the archive
     for (id, expected) in [(live.id, ["two", "one"]), (one.id, ["two", "one"])] {
         let header = format!("last-event-id: {}\r\n", id.unwrap());
         let mut again = Listener::ask(&server, "/live?start=1&cursor=17", &header).await;
@@ -196,7 +196,7 @@ async fn an_operator_ends_a_stream_and_the_client_is_notified() {
     server.stop().await;
 }
 
-/// What is sent is more than all buffers on the way take, the system's among them.
+/// More is sent than fits into all buffers on the way, including the system's.
 #[tokio::test]
 async fn a_reader_that_is_too_slow_is_ended_and_goes_on_from_its_cursor() {
     let config = RestConfig { live_queue_messages: nonzero!(20), ..RestConfig::default() };

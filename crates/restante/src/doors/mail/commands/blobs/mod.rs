@@ -46,7 +46,7 @@ A running server sweeps by itself (blobs.sweep_interval_seconds). Blobs belong t
 and are swept with no others; --adopt makes them those of the present records. Blobs without an
 owner become those of the records, if these refer to one of them.";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: BlobsCommand) -> anyhow::Result<ExitCode> {
     match command {
         BlobsCommand::Stats(flags) => stats::run(&flags).await,

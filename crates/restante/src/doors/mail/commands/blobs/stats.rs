@@ -26,16 +26,16 @@ pub(crate) struct StatsFlags {
     format: ReportFormat,
 }
 
-/// What blobs take, as it is printed.
+/// The disk usage of blobs, as it is printed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownStats {
-    /// The place of the blobs.
+    /// The location of the blobs.
     url: String,
     blobs: u64,
     bytes: u64,
     disk_bytes: u64,
-    /// What the engine tells beyond that.
+    /// Further figures of the engine.
     figures: BTreeMap<String, u64>,
 }
 

@@ -30,10 +30,10 @@ pub(crate) struct SweepFlags {
     adopt: bool,
 }
 
-/// Both stores are open here and nowhere else, so that no commit is under way that refers to a blob which goes.
+/// Both stores are open here and nowhere else, so no commit can be in progress that refers to a blob which is removed.
 pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     let config = flags.places.load()?.config;
-    // Records that are half of those of a backup would not name all blobs.
+    // Records that were only partly restored would not name all blobs.
     backups::check_not_halfway(&config)?;
     tidying::check_records_last(&config)?;
     let records = records::open_existing(&config).await?;

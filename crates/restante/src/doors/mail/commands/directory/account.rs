@@ -1,4 +1,4 @@
-//! `restante account`: who has an address here, and with which password.
+//! `restante account`: the accounts of this server, their passwords and access rights.
 
 use std::{
     io::{self, Write},
@@ -278,7 +278,7 @@ async fn set_password(flags: PasswordCommandFlags) -> anyhow::Result<()> {
     print_password(answer, flags.format)
 }
 
-/// Removes an account. A running server erases its mail in the background; without one that is done here.
+/// Removes an account. A running server erases its mail in the background; otherwise that is done here.
 async fn remove(reached: &Reached, address: EmailAddress) -> anyhow::Result<()> {
     reached.operate(Operation::RemoveAccount { address }).await?;
     let Reached::Here { opened, config } = reached else { return Ok(()) };
@@ -291,7 +291,7 @@ async fn remove(reached: &Reached, address: EmailAddress) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Prints a password that was generated, alone on its line.
+/// Prints a generated password, alone on its line.
 fn print_password(answer: Answer, format: ReportFormat) -> anyhow::Result<()> {
     let Answer::Password { account, password } = &answer else {
         bail!("the server's answer is none to a password")

@@ -1,4 +1,4 @@
-//! `restante domain dkim`: the keys by which mail of a domain is signed.
+//! `restante domain dkim`: the keys that sign the mail of a domain.
 
 use std::{
     io::{self, Write},
@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{backups, clock, config::Config, output::ReportFormat};
 
-/// Where a running server does what operators ask of keys.
+/// The path for operations on keys on a running server.
 pub(super) const PATH: &str = "/admin/v1/dkim";
-/// The file in the data folder whose key seals private keys.
+/// The file in the data folder with the key that encrypts private keys.
 pub(crate) const KEY_FILE: &str = "secrets.key";
 
 #[derive(Subcommand, Debug)]
@@ -130,12 +130,12 @@ pub(crate) fn keys_of(opened: &restante_records::Opened, config: &Config, direct
     DkimKeys::new(opened.records.clone(), clock::system(), directory, key_file)
 }
 
-/// Does one operation, in records that nobody has open or by the server that has them.
+/// Does one operation, in records that no server has open or through the server that has.
 pub(super) async fn operate(reached: &Reached, operation: Operation) -> anyhow::Result<Vec<KeyInfo>> {
     let answer: Answer = match reached {
         Reached::Here { opened, config } => {
             let keys = open_keys(opened, config).await?;
-            // What is refused has the same exit code as when a running server is asked.
+            // A refusal has the same exit code as when a running server refuses.
             keys.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))?
         }
         Reached::Server(server) => server.ask(PATH, operation).await?,

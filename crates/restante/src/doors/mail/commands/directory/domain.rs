@@ -1,4 +1,4 @@
-//! `restante domain`: for which domains this server has addresses.
+//! `restante domain`: the domains for which this server has addresses.
 
 use std::process::ExitCode;
 

@@ -57,7 +57,7 @@ pub(crate) struct CheckFlags {
     flags: DirectoryFlags,
 }
 
-/// What the settings and the keys say of a domain.
+/// The facts about a domain from the settings and the keys.
 async fn facts(domain: Domain, flags: &DirectoryFlags) -> anyhow::Result<DomainFacts> {
     let config = flags.config()?;
     let reached = flags.reach().await?;
@@ -75,7 +75,7 @@ async fn facts(domain: Domain, flags: &DirectoryFlags) -> anyhow::Result<DomainF
     })
 }
 
-/// Where clients find JMAP.
+/// The host and port at which clients find JMAP.
 fn jmap(config: &Config, host: &str) -> Option<(String, u16)> {
     if config.public.listen.is_empty() {
         return None;
@@ -85,7 +85,7 @@ fn jmap(config: &Config, host: &str) -> Option<(String, u16)> {
         let port = if uri.scheme_str() == Some("http") { 80 } else { 443 };
         Some((uri.host()?.to_owned(), uri.port_u16().unwrap_or(port)))
     });
-    // Without a URL a proxy with TLS stands before it.
+    // Without a URL, it is assumed that there is a proxy with TLS.
     Some(of_url.unwrap_or_else(|| (host.to_owned(), 443)))
 }
 

@@ -1,4 +1,4 @@
-//! How a command reaches the directory: in records that nobody has open, or by the server that has them.
+//! How a command accesses the directory: in records that no server has open, or through the server that has.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
     secrets,
 };
 
-/// Where a running server does what operators ask of the directory.
+/// The path for operations on the directory on a running server.
 pub(super) const PATH: &str = "/admin/v1/directory";
 
 /// Whose directory, and how to print.
@@ -47,17 +47,17 @@ pub(crate) struct DirectoryFlags {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request<O> {
-    /// Who asks, for the log.
+    /// The user who runs the command, for the log.
     pub(crate) by: String,
-    /// The data folder that is meant, when the command has found the server by its settings.
+    /// The data folder that the command is for, if the command has found the server by its settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<PathBuf>,
     pub(crate) operation: O,
 }
 
-/// What does the operations of a command.
+/// Executes the operations of a command.
 pub(crate) enum Reached {
-    /// This process, in records that nobody else has open.
+    /// This process, in records that no other process has open.
     Here { opened: restante_records::Opened, config: Box<Config> },
     /// The server that has the records open.
     Server(RunningServer),
@@ -66,7 +66,7 @@ pub(crate) enum Reached {
 /// A running server.
 pub(crate) struct RunningServer {
     client: RestClient,
-    /// When it was found by the settings: those, and its URL.
+    /// If it was found by the settings: the settings, and its URL.
     guess: Option<(Box<Config>, String)>,
 }
 
@@ -107,7 +107,7 @@ impl Reached {
 }
 
 impl RunningServer {
-    /// Has the server do one operation.
+    /// Makes the server do one operation.
     pub(crate) async fn ask<O: Serialize, A: DeserializeOwned>(
         &self,
         path: &str,
@@ -117,7 +117,7 @@ impl RunningServer {
         serde_json::from_slice(&answer).context("the server's answer is none to such an operation")
     }
 
-    /// Has the server do one operation, with a request and an answer in any form.
+    /// Makes the server do one operation, with a request and a response in any form.
     pub(crate) async fn ask_with<O>(
         &self,
         path: &str,
@@ -129,7 +129,7 @@ impl RunningServer {
         match self.client.post(path, request).await {
             Ok(answer) => Ok(answer),
             Err(error) => match (error.downcast_ref::<Refused>(), &self.guess) {
-                // What the operation itself refuses says what to do.
+                // A refusal by the operation itself already says what to do.
                 (Some(refused), _) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
                 (_, Some((config, url))) => Err(explain_guess(explain(error), config, url)),
                 (_, None) => Err(explain(error)),
@@ -149,7 +149,7 @@ impl DirectoryFlags {
         self.reach_or_make(false).await
     }
 
-    /// The same; with `makes_records` it makes records that are not there.
+    /// The same; with `makes_records` it creates missing records.
     async fn reach_or_make(&self, makes_records: bool) -> anyhow::Result<Reached> {
         if let Some(url) = &self.rest {
             let client = OperatorFlags::of(url.clone(), self.token_file.clone()).client()?;
@@ -171,7 +171,7 @@ impl DirectoryFlags {
 
     /// Does one operation.
     pub(super) async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
-        // Adding a domain is the first thing that an operator does.
+        // Adding a domain is usually the first operation of an operator.
         let makes_records = matches!(operation, Operation::AddDomain { .. });
         let reached = self.reach_or_make(makes_records).await?;
         let done = reached.operate(operation).await;
@@ -192,13 +192,13 @@ impl DirectoryFlags {
     }
 }
 
-/// Whether the path exists and the request passed the guards before it.
+/// Whether the response comes from the route itself: the path exists, and the request has passed the guards.
 fn is_of_route(refused: &Refused) -> bool {
     let is_unknown = refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path");
     !is_unknown && !matches!(refused.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// Opens records; those that are not there only with `makes_records`.
+/// Opens records; creates missing ones only with `makes_records`.
 async fn open(config: &Config, makes_records: bool) -> anyhow::Result<restante_records::Opened> {
     let is_new = makes_records && !records::are_there(config)?;
     let opened = match makes_records {
@@ -206,7 +206,7 @@ async fn open(config: &Config, makes_records: bool) -> anyhow::Result<restante_r
         false => records::open_existing(config).await,
     };
     if is_new && opened.is_ok() {
-        // The settings of a server that runs in another folder name another place from here.
+        // A relative path in the settings of a server that runs in another folder means another place here.
         let folder = std::path::absolute(&config.server.data_dir)?;
         eprintln!("restante: there were no records: new ones are made below {}", folder.display());
     }
@@ -227,12 +227,12 @@ pub(super) async fn operate_on(
     let metrics = DirectoryMetrics::default();
     let (directory, _) = Directory::open(opened, config.directory.clone(), clock::system(), metrics).await?;
     let actor = command_line();
-    // What the directory refuses has the same exit code as when a running server is asked.
+    // A refusal has the same exit code as when a running server refuses.
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
 }
 
-/// Erases the mail of removed accounts in records that this process has open. A server that has the journal of deliveries open erases their
-/// entries there itself.
+/// Erases the mail of removed accounts in records that this process has open. If a server has the journal of deliveries open, the
+/// server erases their entries there itself.
 pub(crate) async fn eraser(opened: &restante_records::Opened, config: &Config) -> anyhow::Result<Eraser> {
     let Operator { mail, directory, .. } = Operator::open(opened, config).await?;
     let journal = journal::open_unless_held(config)?;
@@ -241,7 +241,7 @@ pub(crate) async fn eraser(opened: &restante_records::Opened, config: &Config) -
     Ok(Eraser { mail, directory, records, clock, actor, journal, journal_erased })
 }
 
-/// Whose operations a command does itself.
+/// The actor for operations that a command does itself.
 pub(crate) fn command_line() -> Actor {
     Actor(format!("{} on the command line", user()))
 }
@@ -265,7 +265,7 @@ pub(crate) struct PasswordFlags {
 }
 
 impl PasswordFlags {
-    /// The password; asks for it on a terminal when no flag says where it is.
+    /// The password; prompts for it on a terminal when no flag gives its source.
     pub(super) fn read(&self, address: &EmailAddress) -> anyhow::Result<NewPassword> {
         if self.generate {
             return Ok(NewPassword::Generated);

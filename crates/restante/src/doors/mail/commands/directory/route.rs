@@ -26,9 +26,9 @@ use super::{
     reach::{PATH, Request},
 };
 
-/// The longest name of who asks.
+/// The longest name of a user who runs commands.
 const BY_BYTES_MAX: usize = 64;
-/// Operations that are shown when nobody says how many, and at most.
+/// The default and the maximum of shown operations.
 const OPERATIONS: usize = 50;
 const OPERATIONS_MAX: usize = 1_000;
 
@@ -66,7 +66,7 @@ async fn answer_dkim(
         Err(refused) => return refused.into_response(),
     };
     let actor = Actor(format!("{who} over HTTP"));
-    // A task of its own: two keys are two commits, with their lines in the log.
+    // In a separate task: two keys are two commits, with their lines in the log, and must not be interrupted between them.
     match tokio::spawn(async move { keys.operate(&actor, operation).await }).await {
         Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(error)) => refusal(&error),
@@ -77,7 +77,7 @@ async fn answer_dkim(
 /// `GET /admin/v1/operations?limit=50`
 async fn operations(directory: Directory, RawQuery(query): RawQuery) -> Result<Json<Value>, Response> {
     let limit = limit_in(query.as_deref().unwrap_or_default()).map_err(IntoResponse::into_response)?;
-    let actor = Actor(String::new()); // reading is not noted
+    let actor = Actor(String::new()); // reads are not logged
     match directory.operate(&actor, Operation::Log { limit }).await {
         Ok(Answer::Log(entries)) => {
             let show =
@@ -112,7 +112,7 @@ async fn answer(
         Err(refused) => return refused.into_response(),
     };
     let is_removal = matches!(operation, Operation::RemoveAccount { .. });
-    // A task of its own: a change of several commits is not left halfway when the client goes away.
+    // In a separate task: a change of several commits must not stop halfway when the client disconnects.
     let actor = Actor(format!("{who} over HTTP"));
     let done = tokio::spawn(async move {
         let done = directory.operate(&actor, operation).await;
@@ -128,7 +128,7 @@ async fn answer(
     }
 }
 
-/// Who asks, and for which operation; refuses a request that means another server.
+/// The user who runs the command, and the operation; refuses a request that is meant for another server.
 pub(crate) fn parse_request<O: DeserializeOwned>(
     body: &[u8],
     data: &Path,
@@ -141,7 +141,7 @@ pub(crate) fn parse_request<O: DeserializeOwned>(
     check_request(request, data, login)
 }
 
-/// The same of a request that was read.
+/// The same for a request that was parsed already.
 pub(crate) fn check_request<O>(
     request: Request<O>,
     data: &Path,
@@ -156,11 +156,11 @@ pub(crate) fn check_request<O>(
         let text = format!("this server keeps what is in {}, and not {}", data.display(), meant.display());
         return Err((StatusCode::CONFLICT, text));
     }
-    // A log-in proves who it is; without one the request says so.
+    // A log-in authenticates the user; without one the name in the request counts.
     Ok((login.map_or(by, |login| login.address.to_string()), operation))
 }
 
-/// An error of an operation as an answer.
+/// The response for an error of an operation.
 pub(crate) fn refusal(error: &Error) -> Response {
     let status = match error.kind() {
         ErrorKind::Invalid => StatusCode::BAD_REQUEST,

@@ -1,4 +1,4 @@
-//! `restante setup`: settings, a domain and a first account for a server that has nothing yet.
+//! `restante setup`: creates settings, a domain and a first account for a new server.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ use crate::{
 
 /// The settings are written where `restante serve` looks for them.
 const SETTINGS: &str = "restante.toml";
-/// Years after this one in which the self-signed certificate is valid.
+/// The self-signed certificate is valid until this many years after the current one.
 const CERTIFICATE_YEARS: i32 = 2;
 
 #[derive(Args, Debug)]
@@ -48,14 +48,14 @@ pub(crate) async fn run(flags: &SetupFlags) -> anyhow::Result<ExitCode> {
     let certificate = make_certificate(domain, &host, data)?;
     make_token(&config.operate.token_file)?;
     let password = make_directory(&config, domain, &address).await?;
-    // Last: with it in place, everything it names is there.
+    // Last: once it exists, everything that it names exists.
     write_new(Path::new(SETTINGS), 0o640, settings(data, &host, &config, &certificate)?.as_bytes())?;
     let text = report(domain, &host, &address, &password, &certificate, &config);
     write!(io::stdout().lock(), "{text}")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when a server was set up here before.
+/// Fails when there is already a server here.
 fn check_is_new(data: &Path) -> anyhow::Result<()> {
     if fs::symlink_metadata(SETTINGS).is_ok() {
         bail!(
@@ -69,7 +69,7 @@ fn check_is_new(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings that differ from their defaults, but for those of doors.
+/// The settings that differ from their defaults, except those of doors.
 fn config(data: &Path) -> Config {
     let mut config = Config::default();
     config.server.data_dir = data.to_owned();
@@ -104,7 +104,7 @@ struct CertificateFiles {
     key: PathBuf,
 }
 
-/// Makes a self-signed certificate, with which clients can try the server before it has one that they trust.
+/// Creates a self-signed certificate, so that clients can try the server before it has a trusted one.
 fn make_certificate(domain: &Domain, host: &Domain, data: &Path) -> anyhow::Result<CertificateFiles> {
     let failed = "can't make a certificate";
     let names = vec![host.to_string(), domain.to_string()];
@@ -128,13 +128,13 @@ fn make_certificate(domain: &Domain, host: &Domain, data: &Path) -> anyhow::Resu
     Ok(files)
 }
 
-/// Makes the token of operators.
+/// Creates the token of operators.
 fn make_token(file: &Path) -> anyhow::Result<()> {
     let token = restante_directory::random_secret()?;
     write_new(file, 0o600, format!("{token}\n").as_bytes())
 }
 
-/// Makes the records with the domain, the account and its aliases; returns the password.
+/// Creates the records with the domain, the account and its aliases; returns the password.
 async fn make_directory(config: &Config, domain: &Domain, address: &EmailAddress) -> anyhow::Result<String> {
     let opened = records::open(config, Default::default()).await?;
     let made = fill_directory(&opened, config, domain, address).await;
@@ -159,7 +159,7 @@ async fn fill_directory(
     let Answer::Password { password: Some(password), .. } = operate_on(opened, config, add).await? else {
         bail!("the account got no password");
     };
-    // RFC 5321 §4.5.1 wants postmaster, RFC 2142 abuse.
+    // RFC 5321 §4.5.1 requires postmaster, RFC 2142 abuse.
     for name in ["postmaster", "abuse"] {
         let alias = EmailAddress::new(name, domain.clone())?;
         if alias != *address {
@@ -170,7 +170,7 @@ async fn fill_directory(
     Ok(password)
 }
 
-/// Writes a file that is not there, durably.
+/// Writes a new file durably; it must not exist.
 fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
     let written = File::options().write(true).create_new(true).mode(mode).open(path).and_then(|mut file| {
         file.write_all(content)?;

@@ -96,7 +96,7 @@ pub(super) fn operation(operation: &OperationEntry) -> Vec<String> {
     vec![time(at), operation.who.clone(), operation.what.clone()]
 }
 
-/// One account, a line for each thing.
+/// Prints one account, one line for each property.
 pub(super) fn whole_account(info: &AccountInfo) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let summary = &info.summary;

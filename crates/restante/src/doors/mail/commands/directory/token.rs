@@ -1,4 +1,4 @@
-//! `restante token`: what scripts and devices log in with.
+//! `restante token`: the tokens with which scripts and devices log in.
 
 use std::{
     io::{self, Write},

@@ -44,11 +44,11 @@ pub(crate) struct CheckFlags {
 #[serde(rename_all = "camelCase")]
 struct Report {
     accounts: u64,
-    /// Everything that was wrong.
+    /// The number of problems.
     wrong: u64,
-    /// What of that was corrected.
+    /// The number of problems that were corrected.
     corrected: u64,
-    /// [`PRINTED_MAX`] at most.
+    /// At most [`PRINTED_MAX`].
     findings: Vec<ReportedFinding>,
 }
 

@@ -1,4 +1,4 @@
-//! Looking in the journal of deliveries: for `restante mail trace`, and `GET /admin/v1/mail/deliveries` for the console and scripts.
+//! Searches the journal of deliveries: for `restante mail trace`, and `GET /admin/v1/mail/deliveries` for the console and scripts.
 
 use axum::{
     Json,
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::doors::mail::commands::directory::refusal;
 
-/// Entries of an answer when nobody says how many, and at most.
+/// The default and the maximum of entries in a response.
 const LIMIT: usize = 50;
 pub(super) const LIMIT_MAX: usize = 1_000;
-/// The longest text that is looked for.
+/// The longest search text.
 const ABOUT_BYTES_MAX: usize = 1_024;
-/// What a request may name.
+/// The allowed parameters of a request.
 const NAMES: &[&str] = &["about", "account", "limit", "since"];
 const NANOS_PER_MS: i64 = 1_000_000;
-/// The listener of mail that was in the queue.
+/// The listener of mail that was sent from the queue.
 pub(super) const QUEUE: &str = "queue";
 
-/// What a look-up returns.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Traced {
@@ -39,7 +39,7 @@ pub(super) struct Traced {
     pub(super) is_on: bool,
 }
 
-/// A recipient of a message, and what became of it.
+/// A recipient of a message, and the outcome for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TracedDelivery {
@@ -49,7 +49,7 @@ pub(super) struct TracedDelivery {
     /// The JMAP id of the email.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email_id: Option<String>,
-    /// The reply of a refusal, or with which it was sent.
+    /// The reply with which it was refused or sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,33 +83,33 @@ pub(super) struct TracedDelivery {
 pub(super) enum TracedOutcome {
     /// Stored.
     Delivered,
-    /// Stored in Junk, by a check.
+    /// Stored in Junk because of a check.
     Junk,
-    /// Kept for the operator, by a check.
+    /// Kept for the operator because of a check.
     Quarantined,
-    /// It was queued for another server.
+    /// Queued for another server.
     Queued,
-    /// It was stored before.
+    /// Had already been stored.
     Repeated,
-    /// Refused for now.
+    /// Refused temporarily.
     Deferred,
-    /// Refused for good.
+    /// Refused permanently.
     Refused,
-    /// The connection ended within the message.
+    /// The connection was lost during the message.
     BrokenOff,
-    /// Another server has taken it.
+    /// Accepted by another server.
     Sent,
-    /// It could not be sent, and is tried again.
+    /// Sending failed, and will be retried.
     Postponed,
-    /// It could not be sent, and is tried no more.
+    /// Sending failed, and will not be retried.
     Failed,
     /// Its sender gets a report.
     Reported,
-    /// An operator released it from the quarantine, and the recipient has it.
+    /// Released from the quarantine by an operator, and delivered to the recipient.
     Released,
-    /// An operator released it, but the recipient could not get it.
+    /// Released by an operator, but it could not be delivered to the recipient.
     NotReleased,
-    /// An operator dropped it from the quarantine.
+    /// Dropped from the quarantine by an operator.
     Dropped,
 }
 
@@ -190,7 +190,7 @@ impl From<DeliveryEntry> for TracedDelivery {
     }
 }
 
-/// Looks in the journal, if there is one. `since_ms` counts from 1970.
+/// Searches the journal, if there is one. `since_ms` counts from 1970.
 pub(super) async fn look_up(
     journal: Option<&DeliveryJournal>,
     about: About,
@@ -230,7 +230,7 @@ async fn answer(
     found.map(Json).map_err(|error| refusal(&error))
 }
 
-/// What a request asks for.
+/// The parameters of a request.
 #[derive(Debug, PartialEq)]
 struct Asked {
     about: About,

@@ -101,7 +101,7 @@ The ids are those of `restante mail vault`. A restored email has a new id; it is
 mailboxes, or in one with the name Restored if all of them are gone. An email that would exceed
 the quota of the account stays in the vault, and the exit code is 1 then.";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: UpkeepCommand) -> anyhow::Result<ExitCode> {
     match command {
         UpkeepCommand::Check(flags) => check::run(&flags).await,

@@ -1,4 +1,4 @@
-//! The operations on the mail of accounts, which a command does itself or has a running server do.
+//! The operations on the mail of accounts, which a command does itself or requests from a running server.
 
 use bytes::Bytes;
 use restante_blobs::EngineUrl;
@@ -23,22 +23,22 @@ use crate::{
     exit,
 };
 
-/// Where a running server does what operators ask of mail.
+/// The path for operations on mail on a running server.
 pub(super) const PATH: &str = "/admin/v1/mail";
 /// The most emails that one operation restores.
 pub(super) const RESTORED_MAX: usize = 100;
 
-/// What operators ask of mail.
+/// The operations of operators on mail.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum MailOperation {
-    /// Counts the emails of an account again, and corrects what was counted wrong if `rebuild` is set.
+    /// Recounts the emails of an account, and corrects wrong counters if `rebuild` is set.
     Check {
         account: u32,
         #[serde(default)]
         rebuild: bool,
     },
-    /// What became of the messages of an address or with an id, since a moment in milliseconds since 1970.
+    /// The deliveries of an address or a message id, since a time in milliseconds since 1970.
     Trace {
         about: String,
         #[serde(default)]
@@ -51,7 +51,7 @@ pub(super) enum MailOperation {
     Restore { address: EmailAddress, ids: Vec<u64> },
 }
 
-/// What an operation returns.
+/// The result of an operation.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum MailAnswer {
@@ -61,15 +61,15 @@ pub(super) enum MailAnswer {
     Restored(Vec<RestoreOutcome>),
 }
 
-/// Something that is wrong in an account.
+/// A problem in an account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WrongFigure {
-    /// As `mailbox 3`.
+    /// Such as `mailbox 3`.
     pub(super) place: String,
     /// What is wrong there.
     pub(super) what: String,
-    /// Whether it is counted from emails, and so can be corrected.
+    /// Whether it is derived from emails, and so can be corrected.
     pub(super) can_be_rebuilt: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Destroyed {
     pub(super) subject: String,
 }
 
-/// What came of restoring one email.
+/// The result of restoring one email.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RestoreOutcome {
@@ -111,24 +111,24 @@ pub(super) struct RestoreOutcome {
 pub(crate) struct Operator {
     pub(crate) mail: Mail,
     pub(crate) directory: Directory,
-    /// What became of deliveries, for [`MailOperation::Trace`] alone.
+    /// The journal of deliveries, only for [`MailOperation::Trace`].
     pub(crate) journal: Option<DeliveryJournal>,
 }
 
 impl Operator {
-    /// One for records that this process has open. It opens no journal: that is in a folder, which a running server may hold while the records
-    /// are in a database for both.
+    /// An operator for records that this process has open. It opens no journal: that is in a folder, which a running server may have
+    /// open while both use records in a database.
     pub(crate) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
         let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
         let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
-        // No operation reads a message, so the blobs stay closed.
+        // No operation reads a message, so the blobs are not opened.
         let blobs = restante_blobs::open(restante_blobs::Config::new(EngineUrl::Memory)).await?.blobs;
         let (limits, metrics) = (config.mail.limits.clone(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs, clock::system(), limits, metrics);
         Ok(Self { mail, directory, journal: None })
     }
 
-    /// Does one operation. What changes mail is noted in the log of operations.
+    /// Does one operation. Changes of mail are recorded in the log of operations.
     pub(super) async fn operate(&self, actor: &Actor, operation: MailOperation) -> Result<MailAnswer, Error> {
         match operation {
             MailOperation::Check { account, rebuild } => self.check(actor, AccountId(account), rebuild).await,
@@ -148,7 +148,7 @@ impl Operator {
         };
         let findings = match findings {
             Err(MailError::Store(error)) if error.kind() == ErrorKind::Corrupt => {
-                // Other accounts can be checked.
+                // Other accounts can still be checked.
                 let what = format!("the mail can't be counted: {error}");
                 let figure = WrongFigure { place: "records".to_owned(), what, can_be_rebuilt: false };
                 return Ok(MailAnswer::Checked(vec![figure]));
@@ -211,16 +211,16 @@ impl Operator {
         Ok(MailAnswer::Restored(outcomes))
     }
 
-    /// Notes an operation that was done, whether or not it can be noted.
+    /// Logs an operation that was done; a failure of the log is not an error of the operation.
     async fn note(&self, actor: &Actor, address: &EmailAddress, what: String) {
         if let Err(error) = self.directory.note(actor, address, what).await {
             warn!(%error, "an operation on mail is not in the log of operations");
         }
     }
 
-    /// The number of an account, and the most bytes of its mail.
+    /// The number of an account, and its quota in bytes.
     async fn account(&self, address: &EmailAddress) -> Result<(AccountId, Option<u64>), Error> {
-        let actor = Actor(String::new()); // reading is not noted
+        let actor = Actor(String::new()); // reads are not logged
         let address = address.clone();
         match self.directory.operate(&actor, restante_directory::Operation::Account { address }).await? {
             Answer::Account(info) => Ok((AccountId(info.summary.account), info.summary.quota_bytes)),
@@ -229,7 +229,7 @@ impl Operator {
     }
 }
 
-/// Mail as a command reaches it.
+/// The mail as a command accesses it.
 pub(super) enum ReachedMail<'r> {
     Here(Box<Operator>),
     Server(&'r RunningServer),
@@ -255,10 +255,10 @@ impl<'r> ReachedMail<'r> {
         Ok(mail)
     }
 
-    /// Does one operation, or has the server do it.
+    /// Does one operation, or makes the server do it.
     pub(super) async fn operate(&self, operation: MailOperation) -> anyhow::Result<MailAnswer> {
         match self {
-            // What is refused has the same exit code as when a running server is asked.
+            // A refusal has the same exit code as when a running server refuses.
             Self::Here(operator) => {
                 operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
             }
@@ -267,7 +267,7 @@ impl<'r> ReachedMail<'r> {
     }
 }
 
-/// Says how to ask a server that has the journal open.
+/// Adds how to use a server that has the journal open.
 fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
@@ -318,7 +318,8 @@ mod tests {
     use super::*;
     use crate::doors::mail::{commands::directory::reach::eraser, records};
 
-    /// With records in a database a command has them open beside a running server, and can't have the journal: `restante check` was refused.
+    /// Regression test: a command that has records in a database open beside a running server can't open the journal, and `restante
+    /// check` was refused.
     #[tokio::test]
     async fn only_a_trace_needs_the_journal_that_a_running_server_holds() {
         let folder = tempfile::tempdir().unwrap();

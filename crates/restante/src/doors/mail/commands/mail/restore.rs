@@ -36,7 +36,7 @@ pub(super) async fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::with_capacity(flags.ids.len());
     let done = restore(flags, &reached, &mut outcomes).await;
     reached.close().await?;
-    // After an error, too: what was restored is restored.
+    // Also after an error: what was restored stays restored.
     match flags.flags.format {
         ReportFormat::Text => print(&outcomes, &mut io::stdout().lock(), &mut io::stderr().lock())?,
         ReportFormat::Json => show::json(&outcomes)?,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::doors::mail::commands::directory::{parse_request, refusal};
 
-/// The routes of a server that keeps its mail below a data folder. Operations that walk through an account run one at a time.
+/// The routes of a server that keeps its mail below a data folder. Operations that read a whole account run one at a time.
 pub(crate) fn routes(operator: Operator, data: PathBuf) -> [Route; 2] {
     let shown = deliveries::route(operator.journal.clone());
     let permits = Arc::new(Semaphore::new(1));
@@ -42,7 +42,7 @@ async fn answer(
         Err(refused) => return refused.into_response(),
     };
     let actor = Actor(format!("{who} over HTTP"));
-    // A task of its own: what has begun ends when the client goes away.
+    // In a separate task: an operation that has begun completes even if the client disconnects.
     let done = tokio::spawn(async move {
         let _permit = match operation {
             MailOperation::Check { .. } => permits.acquire().await.ok(),

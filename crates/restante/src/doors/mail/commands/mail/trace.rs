@@ -21,7 +21,7 @@ use crate::{
     output::{printable, short},
 };
 
-/// Characters of an address and of a Message-ID that a table on a terminal shows.
+/// The most characters of an address and of a Message-ID in a table on a terminal.
 const ADDRESS_CHARS: usize = 32;
 const MESSAGE_ID_CHARS: usize = 40;
 const HEAD: &[&str] = &["time", "outcome", "from", "to", "peer", "size", "message id", "reply or email"];
@@ -69,7 +69,7 @@ pub(super) async fn run(flags: &TraceFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What it means that nothing was found.
+/// Explains why nothing was found.
 fn nothing_found(about: &str, since_ms: Option<i64>, traced: &Traced) -> String {
     let Some(begins) = traced.begins else {
         return "the journal of deliveries has no entry yet: nothing has come by SMTP or LMTP".to_owned();
@@ -81,7 +81,7 @@ fn nothing_found(about: &str, since_ms: Option<i64>, traced: &Traced) -> String 
     )
 }
 
-/// The columns of an entry; long values are cut for people.
+/// The columns of an entry; with `is_short` long values are cut.
 fn cells(delivery: &TracedDelivery, is_short: bool) -> Vec<String> {
     let cut = |text: &str, chars: usize| if is_short { short(text, chars) } else { text.to_owned() };
     let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
@@ -99,7 +99,7 @@ fn cells(delivery: &TracedDelivery, is_short: bool) -> Vec<String> {
     ]
 }
 
-/// The client; of mail that was sent, the server that replied.
+/// The client; for mail that was sent, the server that replied.
 fn peer(delivery: &TracedDelivery) -> String {
     match &delivery.peer {
         Some(peer) => peer.clone(),
@@ -109,7 +109,7 @@ fn peer(delivery: &TracedDelivery) -> String {
     }
 }
 
-/// The reply of a refusal; else the email, and the account's address where it is not the recipient.
+/// The reply of a refusal; else the email, and the account's address when it differs from the recipient.
 fn detail(delivery: &TracedDelivery) -> String {
     let mut words: Vec<String> = Vec::new();
     words.extend(delivery.code.map(|code| code.to_string()));

@@ -19,7 +19,7 @@ use crate::{
     output::{printable, short},
 };
 
-/// Emails that are read at once.
+/// Emails that are read per request.
 const PAGE: usize = 256;
 /// The most characters of a sender and of a subject in a line.
 const FROM_CHARS: usize = 24;
@@ -43,7 +43,7 @@ pub(super) async fn run(flags: &VaultFlags) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Prints page after page, so that a long list needs no memory.
+/// Prints page by page, so that a long list is never in memory as a whole.
 async fn list(flags: &VaultFlags, reached: &Reached) -> anyhow::Result<()> {
     let mail = ReachedMail::of(reached).await?;
     let mut pages = Pages::new(flags.flags.format);
@@ -56,7 +56,7 @@ async fn list(flags: &VaultFlags, reached: &Reached) -> anyhow::Result<()> {
             bail!("the server's answer is no page of a vault");
         };
         left = left.saturating_sub(items.len());
-        // Not locked while a page is waited for.
+        // Locked again for each page, not during the requests.
         let mut out = io::stdout().lock();
         pages.print(&items, &mut out)?;
         after = next;

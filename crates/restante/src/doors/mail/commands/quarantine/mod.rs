@@ -28,9 +28,9 @@ use crate::{
     output::{ReportFormat, printable, short},
 };
 
-/// Messages that are read at once.
+/// Messages that are read per request.
 const PAGE: usize = 256;
-/// The most characters of columns.
+/// The widths of columns in characters.
 const SENDER_CHARS: usize = 30;
 const RECIPIENT_CHARS: usize = 30;
 const SUBJECT_CHARS: usize = 40;
@@ -110,7 +110,7 @@ pub(crate) struct QuarantineDropFlags {
     flags: DirectoryFlags,
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: QuarantineCommand) -> anyhow::Result<ExitCode> {
     let flags = match &command {
         QuarantineCommand::List(flags) => &flags.flags,
@@ -139,7 +139,7 @@ async fn operate(reached: &Reached, operation: QuarantineOperation) -> anyhow::R
     }
 }
 
-/// Prints page after page, so that a long list needs no memory.
+/// Prints page by page, so that a long list is never in memory as a whole.
 async fn list(flags: &QuarantineListFlags, reached: &Reached) -> anyhow::Result<ExitCode> {
     let mut pages = Pages::new(flags.flags.format);
     let mut left = flags.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -151,7 +151,7 @@ async fn list(flags: &QuarantineListFlags, reached: &Reached) -> anyhow::Result<
             bail!("the server's answer is no page of the quarantine");
         };
         left = left.saturating_sub(items.len());
-        // Not locked while a page is waited for.
+        // Locked again for each page, not during the requests.
         let mut out = io::stdout().lock();
         pages.print(&items, &mut out)?;
         after = next;

@@ -1,4 +1,4 @@
-//! The operations on the quarantine, which a command has a running server do.
+//! The operations on the quarantine, which a command requests from a running server.
 
 use base64_simd::STANDARD;
 use restante_core::Error;
@@ -9,14 +9,14 @@ use restante_smtp::MailQuarantine;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// Where a running server does what operators ask of the quarantine.
+/// The path for operations on the quarantine on a running server.
 pub(super) const PATH: &str = "/admin/v1/quarantine";
 /// The most ids that one operation names.
 pub(super) const IDS_MAX: usize = 100;
 /// How much of a message is shown.
 const SHOWN_BYTES_MAX: usize = 256 << 10;
 
-/// What operators ask of the quarantine.
+/// The operations of operators on the quarantine.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum QuarantineOperation {
@@ -39,7 +39,7 @@ pub(super) enum QuarantineOperation {
     Drop { ids: Vec<u64> },
 }
 
-/// What an operation returns.
+/// The result of an operation.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum QuarantineAnswer {
@@ -48,7 +48,7 @@ pub(super) enum QuarantineAnswer {
         next: Option<String>,
     },
     Shown(Option<Box<Shown>>),
-    /// What became of each recipient of each message that was there.
+    /// The outcome for each recipient of each message that existed.
     Released(Vec<ReleasedTo>),
     /// How many messages were removed.
     Dropped(u64),
@@ -67,7 +67,7 @@ pub(super) struct QuarantinedMessage {
     /// Empty for `<>`.
     pub(super) sender: String,
     pub(super) recipients: Vec<String>,
-    /// Why it is kept.
+    /// The reason for the quarantine.
     pub(super) reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) from: Option<String>,
@@ -77,7 +77,7 @@ pub(super) struct QuarantinedMessage {
     pub(super) size: u64,
 }
 
-/// A message in quarantine with what it says.
+/// A message in quarantine with its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Shown {
@@ -94,13 +94,13 @@ impl Shown {
     }
 }
 
-/// What became of a released message for a recipient.
+/// The outcome for a recipient of a released message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReleasedTo {
     pub(super) id: u64,
     pub(super) recipient: String,
-    /// Why it was not delivered, as a reply of SMTP.
+    /// Why it was not delivered, as an SMTP reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
 }
@@ -127,7 +127,7 @@ impl From<&Quarantined> for QuarantinedMessage {
 pub(crate) struct Operator(pub(crate) MailQuarantine);
 
 impl Operator {
-    /// Does one operation. What changes the quarantine is logged.
+    /// Does one operation. Changes of the quarantine are logged.
     pub(super) async fn operate(
         &self,
         actor: &Actor,

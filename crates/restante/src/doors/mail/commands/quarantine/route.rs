@@ -35,7 +35,7 @@ async fn answer(
         Err(refused) => return refused.into_response(),
     };
     let actor = Actor(format!("{who} over HTTP"));
-    // A task of its own: what has begun ends when the client goes away.
+    // In a separate task: an operation that has begun completes even if the client disconnects.
     match tokio::spawn(async move { operator.operate(&actor, operation).await }).await {
         Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(error)) => refusal(&error),

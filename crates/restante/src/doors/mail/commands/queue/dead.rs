@@ -1,4 +1,4 @@
-//! `restante queue dead`: hints between servers that no server could use, in the broker.
+//! `restante queue dead`: messages between servers (hints) in the broker that no server could process.
 
 use std::{
     io::{self, Write},
@@ -16,9 +16,9 @@ use tokio::time::sleep;
 use super::operate::show_id;
 use crate::{config::RecordsFlags, doors::mail::queue, output::ReportFormat};
 
-/// How long is waited for a broker that is not there at once.
+/// How long to wait for a broker that is not reachable at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of an unreadable hint that are shown.
+/// How many bytes of an unreadable hint are shown.
 const SHOWN_BYTES: usize = 32;
 
 #[derive(Subcommand, Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct ListFlags {
 /// A hint as it is printed.
 #[derive(Serialize)]
 struct ShownHint {
-    /// The recipient in `restante queue show`; `None` when it can't be read.
+    /// The id of the recipient for `restante queue show`; `None` when it can't be read.
     id: Option<String>,
     domain: Option<String>,
     reason: String,
@@ -91,7 +91,7 @@ async fn reach(flags: &RecordsFlags) -> anyhow::Result<std::sync::Arc<dyn Upkeep
     }
     let upkeep = queue::open_upkeep(&config).await?;
     if upkeep.health().is_err() {
-        sleep(PATIENCE).await; // a second attempt is made
+        sleep(PATIENCE).await; // leaves time for a second attempt
     }
     upkeep.health().with_context(|| format!("can't reach the queue {}", config.queue.url))?;
     Ok(upkeep)

@@ -25,9 +25,9 @@ use crate::{
     output::{ReportFormat, printable, short},
 };
 
-/// Recipients that are read at once.
+/// Recipients that are read per request.
 const PAGE: usize = 256;
-/// The most characters of columns.
+/// The widths of columns in characters.
 const RECIPIENT_CHARS: usize = 36;
 const SENDER_CHARS: usize = 30;
 const REPLY_CHARS: usize = 60;
@@ -65,7 +65,7 @@ pub(super) async fn run(flags: &ListFlags) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Prints page after page, so that a long list needs no memory.
+/// Prints page by page, so that a long list is never in memory as a whole.
 async fn list(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
     let queue = ReachedQueue::of(reached).await?;
     let mut pages = Pages::new(flags.flags.format);
@@ -82,7 +82,7 @@ async fn list(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
             warn_of(held.as_ref())?;
         }
         left = left.saturating_sub(items.len());
-        // Not locked while a page is waited for.
+        // Locked again for each page, not during the requests.
         let mut out = io::stdout().lock();
         pages.print(&items, &mut out)?;
         after = next;
@@ -107,7 +107,7 @@ async fn domains(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says that nothing is sent.
+/// Warns when the queue is held as a whole, so that nothing is sent.
 fn warn_of(held: Option<&AllHeld>) -> io::Result<()> {
     let Some(AllHeld { since, why }) = held else { return Ok(()) };
     let (since, why) = (time(*since), printable(why));
@@ -165,7 +165,7 @@ fn print_one(queued: &Queued, out: &mut dyn Write) -> io::Result<()> {
 }
 
 impl Queued {
-    /// Whether it is known when it is tried next.
+    /// Whether the time of the next attempt is known.
     fn has_next(&self) -> bool {
         matches!(self.state.as_str(), "due" | "scheduled")
     }

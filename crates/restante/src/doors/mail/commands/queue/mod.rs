@@ -149,7 +149,7 @@ impl FilterFlags {
 }
 
 impl ChangeFlags {
-    /// The recipients of the command line, in parts that one operation takes.
+    /// The recipients of the command line, in groups that are small enough for one operation.
     fn which(&self) -> Vec<Which> {
         if self.all {
             return vec![Which::All];
@@ -161,12 +161,12 @@ impl ChangeFlags {
     }
 }
 
-/// What the commands do, as they print it.
+/// The actions of the commands, as they are printed.
 const TRIED: &str = "tried now";
 const HELD: &str = "held";
 const RELEASED: &str = "released";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: QueueCommand) -> anyhow::Result<ExitCode> {
     match command {
         QueueCommand::Dead(command) => dead::run(command).await,
@@ -219,7 +219,7 @@ async fn change(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a command has done to so many recipients.
+/// What a command did, and to how many recipients.
 fn result_line(done: &str, recipients: u64, is_all: bool, is_all_held: bool) -> String {
     let noun = if recipients == 1 { "recipient" } else { "recipients" };
     match done {
@@ -246,7 +246,7 @@ mod tests {
         command: QueueCommand,
     }
 
-    /// Usage showed ids alone, although mail is also chosen by other means.
+    /// Regression test: usage showed ids alone, although recipients can also be chosen by other means.
     #[test]
     fn usage_shows_each_way_to_choose_recipients() {
         const WAYS: &str = "<ID|--domain <DOMAIN>|--account <ADDRESS>|--sender <ADDRESS>|--all>";
@@ -264,7 +264,8 @@ mod tests {
         }
     }
 
-    /// `hold --all` counted as held what is not held by itself, and `retry --all` of a held queue said that it tried.
+    /// Regression test: `hold --all` counted recipients as held that are not held themselves, and `retry --all` of a held queue said
+    /// that it tried.
     #[test]
     fn what_was_done_is_said_as_it_is() {
         let line = |done, is_all, is_all_held| result_line(done, 2, is_all, is_all_held);

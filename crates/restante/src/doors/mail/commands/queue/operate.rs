@@ -1,4 +1,4 @@
-//! The operations on the queue of outgoing mail, which a command does itself or has a running server do.
+//! The operations on the queue of outgoing mail, which a command does itself or requests from a running server.
 
 use std::collections::BTreeSet;
 
@@ -27,14 +27,14 @@ use crate::{
     },
 };
 
-/// Where a running server does what operators ask of the queue.
+/// The path for operations on the queue on a running server.
 pub(super) const PATH: &str = "/admin/v1/queue";
-/// What a submission of JMAP shows as the reply to a recipient that was dropped.
+/// The reply that a JMAP submission shows for a recipient that was dropped.
 const DROPPED_REPLY: &str = "554 5.7.0 dropped by an operator of the server";
 /// The most ids that one operation names.
 pub(super) const IDS_MAX: usize = 1_000;
 
-/// What operators ask of the queue.
+/// The operations of operators on the queue.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum QueueOperation {
@@ -54,7 +54,7 @@ pub(super) enum QueueOperation {
     Retry { which: Which },
     /// Keeps recipients from being tried.
     Hold { which: Which, why: String },
-    /// Lets recipients be tried again; all of them: also after a restore.
+    /// Lets recipients be tried again; with `Which::All` also after a restore.
     Release { which: Which },
     /// Drops recipients, without a report to the sender.
     Drop { which: Which },
@@ -83,13 +83,13 @@ pub(super) struct Filter {
 pub(super) enum Which {
     /// These, at most [`IDS_MAX`].
     Ids(Vec<String>),
-    /// Those that a list with this filter has.
+    /// Those that match this filter in a list.
     Matching(Filter),
     /// All.
     All,
 }
 
-/// What an operation returns.
+/// The result of an operation.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum QueueAnswer {
@@ -107,7 +107,7 @@ pub(super) enum QueueAnswer {
     Changed(u64),
 }
 
-/// Since when nothing is sent, and why.
+/// Since when the whole queue is held, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AllHeld {
@@ -121,7 +121,7 @@ pub(super) struct AllHeld {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Queued {
     pub(crate) id: String,
-    /// `due`, `held`, `scheduled` for a later time by its author, or `trying` while an attempt is under way.
+    /// `due`, `held`, `scheduled` for a later time by its author, or `trying` during an attempt.
     pub(crate) state: String,
     pub(crate) recipient: String,
     pub(crate) domain: String,
@@ -142,7 +142,7 @@ pub(crate) struct Queued {
     /// When the last attempt ended, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_attempt: Option<u64>,
-    /// What the last attempt brought, as `451 4.3.0 come later (mail.example.net)`.
+    /// The reply of the last attempt, such as `451 4.3.0 come later (mail.example.net)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_reply: Option<String>,
     /// Why it is held.
@@ -150,7 +150,7 @@ pub(crate) struct Queued {
     pub(crate) reason: Option<String>,
 }
 
-/// What the queue has for a domain.
+/// The queued recipients of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct QueuedDomain {
@@ -166,18 +166,18 @@ pub(crate) struct QueuedDomain {
 pub(crate) struct Operator {
     pub(crate) queue: Queue,
     pub(crate) directory: Directory,
-    /// Where submissions of JMAP are.
+    /// For the JMAP submissions.
     pub(crate) mail: Mail,
 }
 
 impl Operator {
-    /// One for records that this process has open.
+    /// An operator for records that this process has open.
     pub(super) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
         let mail::Operator { mail, directory, .. } = mail::Operator::open(records, config).await?;
         Ok(Self { queue: sending::queue(records, clock::system()), directory, mail })
     }
 
-    /// Does one operation. What changes the queue is logged.
+    /// Does one operation. Changes of the queue are logged.
     pub(super) async fn operate(
         &self,
         actor: &Actor,
@@ -254,7 +254,7 @@ impl Operator {
         }
     }
 
-    /// Drops these, and ends what their submissions of JMAP show of them.
+    /// Drops these, and ends their state in JMAP submissions.
     async fn drop_found(&self, recipients: Vec<QueuedRecipient>) -> Result<u64, Error> {
         let ids: Vec<QueuedId> = recipients.iter().map(|recipient| recipient.id).collect();
         let dropped: BTreeSet<QueuedId> = self.queue.drop_ids(&ids).await?.into_iter().collect();
@@ -299,7 +299,7 @@ impl Operator {
         }
     }
 
-    /// Those that are in the queue. Some may leave it before they are looked at, but not all: then the ids are wrong or late.
+    /// Those of the ids that are in the queue. Some may leave it before they are read, but if all have, the ids are wrong or outdated.
     async fn present(&self, named: Vec<QueuedId>, ids: &[String]) -> Result<Selection, Error> {
         let mut present = Vec::new();
         for id in named {
@@ -327,7 +327,7 @@ impl Operator {
     }
 
     async fn account(&self, address: &EmailAddress) -> Result<AccountId, Error> {
-        let (actor, address) = (Actor(String::new()), address.clone()); // reading is not noted
+        let (actor, address) = (Actor(String::new()), address.clone()); // reads are not logged
         match self.directory.operate(&actor, restante_directory::Operation::Account { address }).await? {
             Answer::Account(info) => Ok(AccountId(info.summary.account)),
             _ => Err(Error::internal("the directory answered another operation")),
@@ -340,7 +340,7 @@ fn changed(actor: &Actor, what: &str, recipients: u64) -> QueueAnswer {
     QueueAnswer::Changed(recipients)
 }
 
-/// An id as operators see it: the number of the queue account, and the record's.
+/// An id as shown to operators: the number of the queue account, and that of the record.
 pub(super) fn show_id(id: QueuedId) -> String {
     let account = QueueAccount::of_account(id.account).map_or(0, QueueAccount::number);
     format!("{account}-{}", id.record.0)
@@ -358,7 +358,7 @@ fn parse_id(text: &str) -> Result<QueuedId, Error> {
 }
 
 impl Queued {
-    /// As operators see it; `now` in seconds since 1970.
+    /// The form shown to operators; `now` is in seconds since 1970.
     fn of(queued: &QueuedRecipient, now: u64) -> Self {
         let state = match queued.state {
             QueuedState::Held => "held",
@@ -404,7 +404,7 @@ impl From<DomainCount> for QueuedDomain {
     }
 }
 
-/// The queue as a command reaches it.
+/// The queue as a command accesses it.
 pub(super) enum ReachedQueue<'r> {
     Here(Box<Operator>),
     Server(&'r RunningServer),
@@ -418,10 +418,10 @@ impl<'r> ReachedQueue<'r> {
         })
     }
 
-    /// Does one operation, or has the server do it.
+    /// Does one operation, or makes the server do it.
     pub(super) async fn operate(&self, operation: QueueOperation) -> anyhow::Result<QueueAnswer> {
         match self {
-            // What is refused has the same exit code as when a running server is asked.
+            // A refusal has the same exit code as when a running server refuses.
             Self::Here(operator) => {
                 operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
             }

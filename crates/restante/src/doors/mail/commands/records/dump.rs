@@ -32,7 +32,7 @@ pub(crate) struct DumpFlags {
     out: Option<PathBuf>,
 }
 
-/// Records that are read at once. Each has a body of up to 256 KiB, which stands here as it is and as a line.
+/// Records that are read at once. Each has a body of up to 256 KiB, which is in memory twice: as it is and as a line.
 const PAGE_RECORDS: usize = 64;
 
 /// A record as it is written.
@@ -66,12 +66,12 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     };
     drop(progress);
     opened.upkeep.close().await?;
-    tell(&report, &mut io::stderr().lock())?;
+    print_summary(&report, &mut io::stderr().lock())?;
     Ok(if report.wrong == 0 { ExitCode::SUCCESS } else { exit::found_wrong() })
 }
 
 /// Prints what could not be read, and how much was written.
-fn tell(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let found = report.findings.iter().map(|finding| (&*finding.place, &*finding.what));
     findings::print(found, report.wrong, out)?;
     writeln!(out, "dumped {} records", HumanCount(report.records))?;
@@ -84,8 +84,8 @@ fn tell(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Writes to a file and returns when it is on disk. A dump that fails leaves no file of that name, or the one of before; one without
-/// damaged records does not fail.
+/// Writes to a file and returns when it is on disk. A failed dump leaves no file of that name, or the previous one. Damaged
+/// records do not make it fail.
 async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyhow::Result<Report> {
     let failed = || format!("can't write {}", path.display());
     let file = NewFile::create(path).with_context(failed)?;
@@ -220,7 +220,7 @@ mod tests {
         let mut report = Report { records: 1_234, ..Report::default() };
         let printed = |report: &Report| {
             let mut out = Vec::new();
-            tell(report, &mut out).unwrap();
+            print_summary(report, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(printed(&report), "dumped 1,234 records\n");

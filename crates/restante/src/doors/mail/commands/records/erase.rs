@@ -21,7 +21,7 @@ pub(crate) struct EraseFlags {
     yes: bool,
 }
 
-/// Records and tombstones between two looks at the progress.
+/// Records and tombstones that are erased between two progress updates.
 const STEP: usize = 4_096;
 
 pub(super) async fn run(flags: &EraseFlags) -> anyhow::Result<ExitCode> {

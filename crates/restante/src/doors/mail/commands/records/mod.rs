@@ -85,7 +85,7 @@ The account is empty then and can be used again; it assigns no id twice. Blobs w
 are removed by the next sweep. If the command is interrupted, run it again; until then commits in
 the account are refused.";
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: RecordsCommand) -> anyhow::Result<ExitCode> {
     match command {
         RecordsCommand::Stats(flags) => stats::run(&flags).await,

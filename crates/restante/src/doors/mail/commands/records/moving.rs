@@ -90,7 +90,7 @@ fn check_places(urls: [&EngineUrl; 2], names: [&str; 2]) -> Result<(), UsageErro
     Ok(())
 }
 
-/// Opens records for this process alone; those that must be there without an identity.
+/// Opens records for this process alone; without `new` they must exist.
 async fn open(config: &Config, url: &EngineUrl, new: Option<Identity>) -> anyhow::Result<Moving> {
     let opened = records::open_moving(config, url, new).await;
     opened.map_err(|error| {

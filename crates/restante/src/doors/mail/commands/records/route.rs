@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::stats::{RECORDS_PATH, shown};
 
-/// Where a running server tells what its records hold. To count them takes a walk: one at a time.
+/// The route for statistics of a running server's records. Counting walks through them, so requests are handled one at a time.
 pub(crate) fn route(url: String, upkeep: Arc<dyn Upkeep>) -> Route {
     let permits = Arc::new(Semaphore::new(1));
     let answer = move || answer(url.clone(), upkeep.clone(), permits.clone());

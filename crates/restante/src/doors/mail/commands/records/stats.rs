@@ -22,7 +22,7 @@ use crate::{
     output::printable,
 };
 
-/// Where a server tells what its records hold.
+/// The path of the statistics on a server.
 pub(super) const RECORDS_PATH: &str = "/admin/v1/records";
 
 #[derive(Args, Debug)]
@@ -40,17 +40,17 @@ pub(crate) struct StatsFlags {
     format: ReportFormat,
 }
 
-/// What records hold and cost, as it is printed and as a server tells it.
+/// The statistics of records, as printed and as returned by a server.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ShownStats {
-    /// The place of the records.
+    /// The location of the records.
     url: String,
     accounts: u64,
     commits: u64,
     disk_bytes: u64,
     kinds: Vec<ShownKind>,
-    /// What the engine tells beyond that.
+    /// Further figures of the engine.
     figures: BTreeMap<String, u64>,
 }
 

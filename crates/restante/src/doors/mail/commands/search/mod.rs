@@ -12,9 +12,9 @@ use crate::{client::OperatorFlags, client::RestClient, config::RecordsFlags};
 
 pub(crate) use route::routes;
 
-/// Where a running server reports what its search index holds.
+/// The path of the statistics on a running server.
 const SEARCH_PATH: &str = "/admin/v1/search";
-/// Where it makes it again.
+/// The path for rebuilding the index.
 const REBUILD_PATH: &str = "/admin/v1/search/rebuild";
 
 #[derive(Subcommand, Debug)]
@@ -58,14 +58,14 @@ pub(crate) struct IndexFlags {
 }
 
 impl IndexFlags {
-    /// The server that is to be asked, if there is one.
+    /// The client of a running server, if one was named.
     fn server(&self) -> anyhow::Result<Option<RestClient>> {
         let of = |url: &String| OperatorFlags::of(url.clone(), self.token_file.clone()).client();
         self.rest.as_ref().map(of).transpose()
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn run(command: SearchCommand) -> anyhow::Result<ExitCode> {
     match command {
         SearchCommand::Stats(flags) => stats::run(&flags).await,

@@ -41,7 +41,7 @@ pub(super) async fn run(flags: &IndexFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether no server has run since the folder was set up or restored. An index elsewhere may be a place that was mistyped.
+/// Whether no server has run since the folder was set up or restored. A missing index elsewhere may have a mistyped location.
 fn is_unmade(config: &Config) -> anyhow::Result<bool> {
     Ok(config.search.url.is_none() && records::are_there(config)?)
 }

@@ -1,4 +1,4 @@
-//! What a running server does for `restante search --rest`.
+//! The routes of a running server for `restante search --rest`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{REBUILD_PATH, SEARCH_PATH, stats::shown};
 
-/// The routes of a server that has a search index. One request at a time is answered.
+/// The routes of a server that has a search index. Requests are handled one at a time.
 pub(crate) fn routes(url: String, upkeep: Arc<dyn Upkeep>) -> [Route; 2] {
     let permits = Arc::new(Semaphore::new(1));
     let (upkeep_of_stats, permits_of_stats) = (upkeep.clone(), permits.clone());

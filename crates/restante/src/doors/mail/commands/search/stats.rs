@@ -27,14 +27,14 @@ pub(crate) struct StatsFlags {
     format: ReportFormat,
 }
 
-/// What the index holds and costs, as it is printed and as a server reports it.
+/// The statistics of the index, as printed and as returned by a server.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ShownStats {
-    /// The place of the index.
+    /// The location of the index.
     url: String,
     documents: u64,
-    /// Written and in no commit.
+    /// Written but not committed yet.
     uncommitted: u64,
     segments: u64,
     disk_bytes: u64,

@@ -47,10 +47,10 @@ pub(crate) struct CompareFlags {
     config: Option<PathBuf>,
 }
 
-/// Messages that are copied at once by a repair.
+/// The most messages that a repair copies at once.
 const REPAIR_MESSAGES: usize = 1_000;
 
-/// What was found.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 struct Found {
     only_in_a: u64,
@@ -81,9 +81,9 @@ pub(crate) async fn run(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
     Ok(if is_equal { ExitCode::SUCCESS } else { exit::found_wrong() })
 }
 
-/// Compares fingerprints, then the ranges that differ; gives the messages of both archives and what was found.
+/// Compares fingerprints, then the ranges that differ; returns the numbers of messages of both archives and the result.
 async fn compare(flags: &CompareFlags, a: &Opened, b: &Opened) -> anyhow::Result<((u64, u64), Found)> {
-    let seed = RandomState::new().build_hasher().finish(); // anything that nobody foresees
+    let seed = RandomState::new().build_hasher().finish(); // any unpredictable value
     let range = flags.range.resolve(clock::system().now());
     let scope = Scope { range, bodies: flags.bodies, seed };
     let mut total = None;
@@ -124,7 +124,7 @@ fn count(difference: &Difference, found: &mut Found) {
     }
 }
 
-/// Copies what the second archive lacks. What it has another body for stays: an archive never changes a message.
+/// Copies the messages that the second archive lacks. Messages with another body there stay: an archive never changes a message.
 struct Repair<'a> {
     missing: Vec<Key>,
     a: &'a Opened,
@@ -133,7 +133,7 @@ struct Repair<'a> {
 }
 
 impl Repair<'_> {
-    /// Takes note of a difference, and gives how many messages were copied.
+    /// Adds a difference, and returns how many messages were copied.
     async fn take(&mut self, difference: &Difference) -> anyhow::Result<u64> {
         if self.is_wanted && difference.kind == DifferenceKind::OnlyInA {
             self.missing.push(difference.key);

@@ -54,7 +54,7 @@ impl RangeFlags {
         TimeRange { start: resolve(self.start), end: resolve(self.end) }
     }
 
-    /// The range as it was typed: what is relative to now is another time in each command.
+    /// The range as it was typed: times relative to now differ between commands.
     fn typed(self) -> String {
         let typed = |moment| match moment {
             None => String::new(),
@@ -65,10 +65,10 @@ impl RangeFlags {
     }
 }
 
-/// How far a copy has come, as its state file has it.
+/// The progress of a copy, as stored in its state file.
 #[derive(Debug, Deserialize, Serialize)]
 struct CopyState {
-    /// What is copied where, for the check that a state belongs to the command.
+    /// What is copied where, to check that a state belongs to the command.
     copy: String,
     start: Option<i64>,
     end: Option<i64>,
@@ -131,7 +131,7 @@ pub(crate) async fn run(flags: &CopyFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens an archive with the settings that there are for its engine.
+/// Opens an archive with the settings for its engine.
 pub(super) async fn open(
     config: &Config,
     url: &EngineUrl,
@@ -143,14 +143,14 @@ pub(super) async fn open(
     archives::open(&config, access, metrics).await
 }
 
-/// What an earlier command has left: how far it came, and what it copies.
+/// The state of an earlier command: its progress, and what it copies.
 fn load(flags: &CopyFlags, file: &StateFile) -> anyhow::Result<Option<(Copied, TimeRange)>> {
     let Some(state) = file.load::<CopyState>()? else { return Ok(None) };
     file.check(&state.copy, &flags.describe())?;
     Ok(Some((state.copied()?, state.range())))
 }
 
-/// The state of an earlier command, when the archive that is copied to is the one that it is about.
+/// The state of an earlier command, if it is about the archive that is copied to.
 async fn state_of_target(
     file: &StateFile,
     state: Option<(Copied, TimeRange)>,
@@ -168,7 +168,7 @@ impl CopyFlags {
     }
 }
 
-/// Copies page by page, and keeps how far it has come; says whether everything was copied, or somebody stopped it.
+/// Copies page by page, and stores the progress; returns whether everything was copied, or the copy was stopped.
 async fn copy(
     flags: &CopyFlags,
     file: &StateFile,
@@ -177,7 +177,7 @@ async fn copy(
     stop: &Stop,
 ) -> anyhow::Result<(Copied, bool)> {
     let state = state_of_target(file, state, to).await?;
-    // What was found damaged when the archive was opened, an earlier command has counted.
+    // Damage that was found when the archive was opened was counted by an earlier command.
     let counted_before = if state.is_some() { metrics.damaged_records() } else { 0 };
     let (begun, range) =
         state.unwrap_or_else(|| (Copied::default(), flags.range.resolve(clock::system().now())));
@@ -189,7 +189,7 @@ async fn copy(
     };
     let total = if range.is_everything() { Some(from.upkeep.stats().await?.messages) } else { None };
     let progress = Progress::counting("messages", "copying", total);
-    // What was copied before is not counted for the rate.
+    // Messages that were copied before do not count for the rate.
     progress.bar.set_position(done(&begun));
     progress.bar.reset_eta();
     loop {
@@ -200,7 +200,7 @@ async fn copy(
             return Ok((copied(&copier), true));
         }
         let copied = copied(&copier);
-        // What the state names is durable in the other archive: step has returned.
+        // The messages of the state are durable in the other archive, since step has returned.
         file.save(&CopyState::new(flags.describe(), range, copied))?;
         progress.set(done(&copied));
     }

@@ -38,7 +38,7 @@ pub(crate) struct ExportFlags {
     format: Option<FileFormat>,
 }
 
-/// Messages that are read at once.
+/// Messages that are read per request.
 const PAGE_ROWS: usize = 1_000;
 
 pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
@@ -73,15 +73,15 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of the messages.
+/// The counts of an export.
 #[derive(Clone, Copy, Debug, Default)]
 struct Exported {
     messages: u64,
-    /// Those that were damaged after the archive had verified them.
+    /// Messages that were damaged after the archive had verified them.
     unreadable: u64,
 }
 
-/// Exports to a file and returns when it is on disk. An export that fails leaves no file of that name, or the one of before.
+/// Exports to a file and returns when it is on disk. A failed export leaves no file of that name, or the previous one.
 async fn to_file(
     path: &Path,
     format: FileFormat,

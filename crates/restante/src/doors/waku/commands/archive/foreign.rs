@@ -18,10 +18,10 @@ use crate::{
     signals::Stop,
 };
 
-/// How far an import has come, as its state file has it.
+/// The progress of an import, as stored in its state file.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct ImportState {
-    /// What is imported where, for the check that a state belongs to the command.
+    /// What is imported where, to check that a state belongs to the command.
     import: String,
     after: Option<String>,
     /// The hash of the last message that was stored. States of earlier versions have none.
@@ -33,14 +33,14 @@ struct ImportState {
     renamed: Listed,
 }
 
-/// A [`Findings`] in a file.
+/// [`Findings`] as stored in a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Listed {
     count: u64,
     listed: Vec<String>,
 }
 
-/// What an import has done, together with those that it goes on from.
+/// What an import has done, including the earlier imports that it continues.
 #[derive(Default)]
 struct Progressed {
     imported: Imported,
@@ -49,7 +49,7 @@ struct Progressed {
     after: Option<String>,
     /// The last message that was stored.
     last: Option<MessageHash>,
-    /// The last one that an earlier command has counted; some sources give it again.
+    /// The last one that an earlier command has counted; some sources return it again.
     counted: Option<MessageHash>,
 }
 
@@ -87,14 +87,14 @@ pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Resu
     Ok(code)
 }
 
-/// The import, and what its messages depend on.
+/// Identifies the import by everything that its messages depend on.
 fn describe(from: &str, to: &str, options: &Options) -> String {
     let rehash = if options.rehash { ", --rehash" } else { "" };
     format!("{from} to {to}, pubsub topic {}{rehash}", options.pubsub_topic)
 }
 
-/// Stores everything that the source gives, and keeps how far it has come; says whether it was all, or somebody stopped
-/// it. The source reads ahead by itself.
+/// Stores all messages of the source, and the progress; returns whether that was everything, or the import was stopped. The source
+/// reads ahead by itself.
 async fn store(
     mut source: Source,
     archive: &dyn Archive,
@@ -119,7 +119,7 @@ async fn store(
     Ok(true)
 }
 
-/// Where it is kept how far an import has come.
+/// Stores the progress of an import.
 struct Keeper<'a> {
     file: &'a StateFile,
     import: &'a str,
@@ -132,7 +132,7 @@ impl Keeper<'_> {
 }
 
 impl Progressed {
-    /// What an earlier command has left, or nothing.
+    /// The state of an earlier command, or an empty one.
     fn begin(state: Option<ImportState>, file: &StateFile, import: &str) -> anyhow::Result<Self> {
         if let Some(state) = &state {
             file.check(&state.import, import)?;
@@ -151,7 +151,7 @@ impl Progressed {
         })
     }
 
-    /// Whether the archive has what an earlier command has stored.
+    /// Whether the archive has the messages that an earlier command has stored.
     async fn is_of(&self, archive: &dyn Archive, file: &StateFile) -> anyhow::Result<bool> {
         match self.last {
             Some(last) => file.is_of(archive, last).await,

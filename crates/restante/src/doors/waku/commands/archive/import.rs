@@ -67,7 +67,7 @@ enum From {
     Status,
 }
 
-/// What became of the messages.
+/// The outcome of the messages.
 #[derive(Debug, Default)]
 pub(super) struct Imported {
     pub(super) stored: u64,
@@ -82,7 +82,7 @@ pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
 }
 
 impl ImportFlags {
-    /// The archive of another server that is meant, if it is one.
+    /// The archive of another server, if the input names one.
     fn foreign_location(&self) -> anyhow::Result<Option<Location>> {
         let usage = |what: String| Err(UsageError(what).into());
         let input = self.input.as_deref().filter(|_| self.from != Some(From::File));
@@ -116,7 +116,7 @@ impl ImportFlags {
         }
     }
 
-    /// How to read an archive of another server.
+    /// The options for reading an archive of another server.
     pub(super) fn options(&self) -> restante_import::Options {
         let named = self.pubsub_topic.as_ref().map(ToString::to_string);
         let pubsub_topic = named.unwrap_or_else(|| DEFAULT_PUBSUB_TOPIC.to_owned());
@@ -137,12 +137,12 @@ async fn run_file(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
     Ok(tell(&imported?, reader.refused()))
 }
 
-/// Stores everything that the reader gives: while one batch goes to disk, the next one is read.
+/// Stores all messages of the reader: while one batch is written to disk, the next one is read.
 async fn import(reader: &mut Reader, archive: &dyn Archive, progress: &dyn Fn()) -> anyhow::Result<Imported> {
     let mut imported = Imported::default();
     let mut batch = reader.batch().context("can't read the file")?;
     while !batch.is_empty() {
-        // The archive has the batch before the reader is asked: join polls them in this order.
+        // The archive receives the batch before the next one is read: join polls them in this order.
         let (answers, next) = tokio::join!(archive.append(batch), async { reader.batch() });
         imported.add(&answers?);
         progress();
@@ -183,7 +183,7 @@ fn open_input(flags: &ImportFlags) -> anyhow::Result<(Reader, Arc<AtomicU64>, Op
     Ok((Reader::new(Box::new(BufReader::with_capacity(1 << 20, source)), format), done, size))
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted<R> {
     inner: R,
     done: Arc<AtomicU64>,
@@ -197,7 +197,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Says what was done on stderr, since it is no output that another program reads, and gives the exit code.
+/// Prints the result to stderr, since it is not output for another program, and returns the exit code.
 pub(super) fn tell(imported: &Imported, refused: &Findings) -> ExitCode {
     list("refused", refused);
     let (stored, duplicates) = (HumanCount(imported.stored), HumanCount(imported.duplicates));
@@ -208,7 +208,7 @@ pub(super) fn tell(imported: &Imported, refused: &Findings) -> ExitCode {
     if refused.count == 0 { ExitCode::SUCCESS } else { exit::found_wrong() }
 }
 
-/// Says on stderr what is worth telling, as far as it was listed.
+/// Prints the listed findings to stderr.
 pub(super) fn list(what: &str, findings: &Findings) {
     for line in &findings.listed {
         eprintln!("{what}: {}", printable(line));

@@ -73,10 +73,10 @@ pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens an archive for writing that is there: a path that was typed wrongly is an error, and no new archive.
+/// Opens an existing archive for writing: a mistyped path is an error, and must not create a new archive.
 async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     backups::check_not_halfway(config)?;
-    // Only opening for reading tells a missing archive. Its other errors are not of concern: what can't be read may be rebuilt.
+    // Only opening for reading detects a missing archive. Its other errors are ignored: what can't be read may be rebuilt.
     if let Err(error) = archives::open(config, Access::Read, Metrics::default()).await
         && exit::kind(&error) == Some(ErrorKind::NotFound)
     {
@@ -85,7 +85,7 @@ async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     archives::open(config, Access::Write, Metrics::default()).await
 }
 
-/// Prints a report: what was seen, and each finding on a line.
+/// Prints a report: what was read, and each finding on a line.
 fn tell(done: &str, report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let (messages, bytes) = (HumanCount(report.messages), DecimalBytes(report.bytes));
     for finding in &report.findings {

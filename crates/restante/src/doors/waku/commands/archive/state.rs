@@ -1,4 +1,4 @@
-//! The file in which a long command keeps how far it has come, so that the same command goes on there.
+//! The file in which a long command stores its progress, so that the same command continues from there.
 
 use std::{
     fs::{self, File},
@@ -19,13 +19,13 @@ const STATE_BYTES_MAX: u64 = 64 << 10;
 pub(super) struct StateFile(PathBuf);
 
 impl StateFile {
-    /// The file that was named, or else one in the current folder whose name tells the command and its archives.
+    /// The named file, or else one in the current folder whose name identifies the command and its archives.
     pub(super) fn new(named: Option<&Path>, command: &str, archives: [&str; 2]) -> Self {
         let usual = || format!("restante-{command}-{:08x}.state", short_hash(archives)).into();
         Self(named.map_or_else(usual, Path::to_path_buf))
     }
 
-    /// What an earlier command has left, if it has left something.
+    /// The state of an earlier command, if there is one.
     pub(super) fn load<T: DeserializeOwned>(&self) -> anyhow::Result<Option<T>> {
         let failed = || format!("can't read the state file {}", self.0.display());
         let file = match File::open(&self.0) {
@@ -55,7 +55,7 @@ impl StateFile {
         self.sync_folder().with_context(failed)
     }
 
-    /// Removes the file, when there is one.
+    /// Removes the file, if there is one.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         match fs::remove_file(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -65,7 +65,7 @@ impl StateFile {
         }
     }
 
-    /// Fails when a state is that of another command.
+    /// Fails when a state belongs to another command.
     pub(super) fn check(&self, kept: &str, wanted: &str) -> anyhow::Result<()> {
         if kept == wanted {
             return Ok(());
@@ -77,8 +77,8 @@ impl StateFile {
         )
     }
 
-    /// Whether the target of the command has what the state says that it has: by the last message that was stored there. It has
-    /// not when it was removed or made anew since, or when that message was removed.
+    /// Whether the target of the command has what the state says, checked by the last message that was stored there. False if the
+    /// target was removed or recreated since, or that message was removed.
     pub(super) async fn is_of(&self, target: &dyn Archive, last: MessageHash) -> anyhow::Result<bool> {
         let query = Query { hashes: vec![last], limit: 1, bodies: false, ..Query::default() };
         let is_there = !target.query(&query).await?.is_empty();
@@ -97,7 +97,7 @@ impl StateFile {
     }
 }
 
-/// A number that tells the archives of one command from those of another; FNV-1a, which stays the same everywhere.
+/// A number that distinguishes the archives of one command from those of another; FNV-1a, which is the same on all platforms.
 fn short_hash(texts: [&str; 2]) -> u32 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(file.load::<u64>().unwrap(), None);
     }
 
-    /// The state of a target that was removed skipped everything that had been in it.
+    /// Regression test: with the state of a target that had been removed, everything that had been in it was skipped.
     #[tokio::test]
     async fn a_state_is_of_the_archive_that_has_its_last_message() {
         let config = restante_archive::Config::new(restante_archive::EngineUrl::Memory);

@@ -79,7 +79,7 @@ fn print_parts(parts: &[PartStats], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What a byte of a message costs on disk.
+/// The bytes on disk per byte of a message.
 fn per_body_byte(stats: &Stats) -> String {
     if stats.body_bytes == 0 || stats.disk_bytes == 0 {
         return String::new();

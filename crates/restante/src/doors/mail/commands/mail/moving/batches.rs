@@ -1,4 +1,4 @@
-//! Reads files in a thread of their own, and gives their messages in batches.
+//! Reads files in a separate thread, and returns their messages in batches.
 
 use std::{
     ops::ControlFlow,
@@ -13,31 +13,31 @@ use tokio::sync::mpsc;
 
 use super::mover::{BATCH_BYTES, BATCH_MESSAGES, ExportedEmail, Item, bytes_to_store};
 
-/// What a part of a source has.
+/// A batch of a source.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Folders, also those without messages.
+    /// Folders, including those without messages.
     pub(super) folders: Vec<Folder>,
     pub(super) items: Vec<Item>,
     /// The bytes of the items.
     pub(super) messages: Vec<Bytes>,
-    /// Messages that the source's program has marked as deleted.
+    /// Messages that the source's own program has marked as deleted.
     pub(super) deleted: u64,
-    /// Messages that are imported already, as far as the source has found out.
+    /// Messages that are already imported, as far as the source can tell.
     pub(super) known: u64,
     pub(super) refused: Vec<String>,
-    /// How much of the source is read with it, in the unit of its total.
+    /// How much of the source was read up to the end of this batch, in the unit of its total.
     pub(super) done: u64,
 }
 
-/// How files are written.
+/// The format of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     Mbox,
     Maildir,
 }
 
-/// How much there is: bytes of mboxes, messages of Maildirs.
+/// The size of a source: bytes of mboxes, messages of Maildirs.
 pub(super) fn total(kind: FileKind, path: &Path) -> Result<u64, FilesError> {
     match kind {
         FileKind::Mbox => mbox::total_bytes(path),
@@ -51,7 +51,7 @@ pub(super) struct FileSource {
 }
 
 impl FileSource {
-    /// Begins to read. One batch is read ahead.
+    /// Starts to read. One batch is read ahead.
     pub(super) fn open(kind: FileKind, path: PathBuf, message_bytes_max: u64) -> Self {
         let (sender, batches) = mpsc::channel(1);
         drop(tokio::task::spawn_blocking(move || read(kind, &path, message_bytes_max, &sender)));
@@ -82,7 +82,7 @@ fn read(kind: FileKind, path: &Path, bytes_max: u64, sender: &mpsc::Sender<Resul
             return ControlFlow::Continue(());
         }
         bytes = 0;
-        // Nobody takes it any more when the import was stopped.
+        // Fails when the import was stopped.
         let sent = sender.blocking_send(Ok(std::mem::take(&mut batch)));
         if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };

@@ -28,7 +28,7 @@ use crate::{
     signals::Stop,
 };
 
-/// What the name of a target ends with until it is complete.
+/// The suffix of a target's name until it is complete.
 const SUFFIX: &str = ".partial";
 
 #[derive(Args, Debug)]
@@ -79,20 +79,20 @@ impl TargetName {
     }
 }
 
-/// What was written.
+/// What was exported.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     exported: u64,
     bytes: u64,
     mailboxes: u64,
-    /// Keywords for which a folder of a Maildir has no letter left.
+    /// Keywords for which a folder of a Maildir had no letter left.
     keywords_left_out: u64,
     problems: Problems,
     is_interrupted: bool,
 }
 
-/// What writes the files.
+/// The writer for each kind of target.
 enum Writer {
     Mbox(mbox::MboxWriter<BufWriter<File>>),
     Mboxes(mbox::MboxFolders),
@@ -128,7 +128,7 @@ impl Writer {
         }
     }
 
-    /// Ends the files, and returns how many keywords they don't have.
+    /// Finishes the files, and returns how many keywords they could not store.
     fn finish(self) -> anyhow::Result<u64> {
         match self {
             Self::Mbox(writer) => {
@@ -176,13 +176,13 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Removes what a command that is stopped has written.
+/// Removes what a stopped command has written.
 fn remove(partial: &Path) -> anyhow::Result<()> {
     let removed = if partial.is_dir() { fs::remove_dir_all(partial) } else { fs::remove_file(partial) };
     removed.with_context(|| format!("can't remove {}", partial.display()))
 }
 
-/// The name that a target has until it is complete. Neither may exist.
+/// The name of a target until it is complete. Neither name may exist.
 fn partial_path(path: &Path) -> anyhow::Result<PathBuf> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(SUFFIX);
@@ -195,7 +195,7 @@ fn partial_path(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(partial)
 }
 
-/// Gives a complete target its name.
+/// Renames a complete target to its final name.
 #[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
 fn finish(partial: &Path, path: &Path) -> anyhow::Result<()> {
     let failed = || format!("can't rename {}", partial.display());
@@ -231,7 +231,7 @@ async fn export(
                 report.problems.add(format!("email {} is not exported: {problem}", item.id));
                 continue;
             }
-            // Mailboxes that were made meanwhile.
+            // Mailboxes that were created in the meantime.
             for folder in item.folders.iter().filter(|folder| !known.contains(folder)) {
                 if added.insert(folder.clone()) {
                     writer.add_folder(folder)?;
@@ -261,7 +261,7 @@ async fn export(
     }
 }
 
-/// The mailbox that is meant, if one is.
+/// The mailbox with this name, if one is named.
 fn chosen(name: Option<&str>, folders: &[FolderInfo]) -> anyhow::Result<Option<u64>> {
     let Some(name) = name else { return Ok(None) };
     let is_meant = |info: &&FolderInfo| info.folder.path.join("/") == name;

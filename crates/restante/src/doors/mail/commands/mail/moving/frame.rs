@@ -1,11 +1,11 @@
-//! What goes between a command and a running server: the length of JSON in four bytes, the JSON, and the bytes of messages one behind
-//! the other.
+//! The format between a command and a running server: the length of the JSON in four bytes, the JSON, and the bytes of the messages one
+//! after the other.
 
 use bytes::{BufMut, Bytes};
 use restante_core::Error;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The longest JSON: heads of a batch with many mailboxes each.
+/// The longest JSON: the metadata of a batch with many mailboxes for each message.
 pub(super) const JSON_BYTES_MAX: usize = 32 << 20;
 
 /// JSON and bytes as one body.
@@ -23,7 +23,7 @@ pub(super) fn write(json: &impl Serialize, messages: &[Bytes]) -> Result<Vec<u8>
     Ok(body)
 }
 
-/// The JSON in a body, and the bytes behind it.
+/// The JSON in a body, and the bytes after it.
 pub(super) fn read<T: DeserializeOwned>(mut body: Bytes) -> Result<(T, Bytes), Error> {
     let wrong = |why: &str| Error::invalid(format!("the body is no batch of mail: {why}"));
     let Some((length, _)) = body.split_first_chunk::<4>() else { return Err(wrong("it is too short")) };
@@ -36,7 +36,7 @@ pub(super) fn read<T: DeserializeOwned>(mut body: Bytes) -> Result<(T, Bytes), E
     Ok((json.map_err(|error| wrong(&error.to_string()))?, messages))
 }
 
-/// The messages in the bytes behind the JSON, by their lengths.
+/// The messages in the bytes after the JSON, by their lengths.
 pub(super) fn messages(mut bytes: Bytes, lengths: impl Iterator<Item = u64>) -> Result<Vec<Bytes>, Error> {
     let wrong = || Error::invalid("the body is no batch of mail: the lengths of its messages are wrong");
     let mut messages = Vec::new();

@@ -30,7 +30,7 @@ use crate::{
     signals::Stop,
 };
 
-/// Batches that are stored at once, while the next one is read.
+/// Batches that are stored concurrently, while the next one is read.
 const BATCHES_AT_ONCE: usize = 2;
 
 #[derive(Args, Debug)]
@@ -80,19 +80,19 @@ impl FromStr for SourceName {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// New emails, or what would be new.
+    /// New emails, or those that would be new.
     imported: u64,
     /// The bytes of their messages.
     bytes: u64,
-    /// Emails that were imported from another folder, too, and are in more mailboxes now.
+    /// Emails that were also imported from another folder before, and are now in more mailboxes.
     placed: u64,
-    /// Messages that were imported before, or that the account was exported with and still has.
+    /// Messages that were imported before, or that were exported from this account, which still has them.
     known: u64,
     /// Messages that the source's own program has marked as deleted: they are not imported.
     deleted: u64,
-    /// Mailboxes that were made.
+    /// Mailboxes that were created.
     mailboxes: u64,
-    /// Flags of messages that no keyword of JMAP can have, or that are one too many.
+    /// Flags of messages that are not possible as JMAP keywords, or exceed their maximum number.
     keywords_left_out: u64,
     /// Messages that can't be imported.
     problems: Problems,
@@ -109,7 +109,7 @@ enum Stopped {
     OverQuota,
 }
 
-/// A source that is open.
+/// An open source.
 enum Source {
     Files(FileSource),
     Jmap(Box<JmapSource>),
@@ -132,7 +132,7 @@ pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
     let imported = import(flags, &target, &mut report).await;
     target.close().await?;
-    // After an error, too: what was imported is imported.
+    // Also after an error: what was imported stays imported.
     match flags.flags.format {
         ReportFormat::Text => print(&report, flags.dry_run, &mut io::stdout().lock())?,
         ReportFormat::Json => show::json(&report)?,

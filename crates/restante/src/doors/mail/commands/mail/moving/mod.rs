@@ -1,4 +1,4 @@
-//! `restante mail import` and `restante mail export`: mail moves in and out, in the stores of a stopped server or through a running one.
+//! `restante mail import` and `restante mail export`: move mail in and out, in the stores of a stopped server or through a running one.
 
 mod batches;
 mod export;

@@ -1,4 +1,4 @@
-//! Brings messages into accounts and reads them out, in stores that this process has open.
+//! Imports messages into accounts and exports them, in stores that this process has open.
 
 use std::{
     borrow::Cow,
@@ -21,18 +21,18 @@ use super::{
     place,
 };
 
-/// Messages that are put into the blobs at once, so that they share syncs.
+/// Messages that are put into the blobs concurrently, so that they share syncs.
 const PUTS_AT_ONCE: usize = 64;
-/// The most messages of a batch: what a commit takes.
+/// The most messages of a batch: the limit of a commit.
 pub(super) const BATCH_MESSAGES: usize = 256;
 /// A batch ends with the message that reaches this many bytes.
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
 
-/// What a command asks for.
+/// The operations of a command.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum MovingOperation {
-    /// Whether the account exists, and what a message may have.
+    /// Whether the account exists, and the limits for a message.
     Begin,
     /// The mailboxes of the account.
     Folders,
@@ -40,7 +40,7 @@ pub(super) enum MovingOperation {
     Create { folders: Vec<Folder> },
     /// Which messages are imported from these folders.
     Known { messages: Vec<KnownMessage> },
-    /// Imports messages, whose bytes stand behind it.
+    /// Imports messages; their bytes follow the operation.
     Add { messages: Vec<Item> },
     /// One page of emails with their bytes, the oldest first: of a mailbox, or of all.
     Page { mailbox: Option<u64>, after: Option<String> },
@@ -54,7 +54,7 @@ pub(super) struct Moving {
     pub(super) moving: MovingOperation,
 }
 
-/// What an operation returns; messages stand behind a page.
+/// The result of an operation; messages follow a page.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum MovingAnswer {
@@ -63,7 +63,7 @@ pub(super) enum MovingAnswer {
         message_bytes_max: u64,
     },
     Folders(Vec<FolderInfo>),
-    /// How many mailboxes were made.
+    /// How many mailboxes were created.
     Created(u64),
     Known(Vec<bool>),
     Added {
@@ -76,7 +76,7 @@ pub(super) enum MovingAnswer {
     },
 }
 
-/// What names a message of a source, and its folders there.
+/// The identity of a message at its source, and its folders there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KnownMessage {
@@ -92,7 +92,7 @@ impl KnownMessage {
     }
 }
 
-/// The email that our own export says a message was: if the account still has it, it is not imported.
+/// The email that a message was, according to our own export: if the account still has it, the message is not imported.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExportedEmail {
@@ -101,34 +101,34 @@ pub(super) struct ExportedEmail {
     pub(super) blob: [u8; 32],
 }
 
-/// A message that is imported, without its bytes.
+/// A message to import, without its bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Item {
-    /// What names it at its source.
+    /// Its key at the source.
     pub(super) key: [u8; 32],
-    /// Its mailboxes, each with the number of the folder of the source that it stands for.
+    /// Its mailboxes, each with the number of the corresponding folder of the source.
     pub(super) places: Vec<(Folder, u64)>,
     pub(super) keywords: Vec<String>,
-    /// When it was received, in seconds since 1970, if the source says so.
+    /// When it was received, in seconds since 1970, if the source knows.
     pub(super) received: Option<i64>,
-    /// When the source stored it: counts if the message itself does not say when it was received.
+    /// When the source stored it: used if the message itself does not say when it was received.
     pub(super) stored: Option<i64>,
-    /// Whether its bytes are stored as they are, and not repaired.
+    /// Whether its bytes are stored unchanged, not repaired.
     pub(super) is_exact: bool,
     pub(super) exported: Option<ExportedEmail>,
     pub(super) bytes: u64,
 }
 
-/// What became of a message.
+/// The outcome for a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
-    /// It is a new email; so many of its keywords are none of JMAP, or one too many.
+    /// A new email; this many of its keywords are not possible in JMAP, or exceed the maximum number.
     New { keywords_left_out: u64 },
-    /// It is an email that was imported from another folder, and is in more mailboxes now.
+    /// An email that was imported from another folder before, and is in more mailboxes now.
     Placed,
-    /// It was imported before, or it is the email that it was exported from.
+    /// It was imported before, or is the email that was exported.
     Repeated,
     /// It can't be stored.
     Refused(String),
@@ -152,7 +152,7 @@ struct Target {
     quota: Option<u64>,
 }
 
-/// A message that was read, before its blob is put.
+/// A message that was parsed, before its blob is stored.
 struct Prepared {
     item: Item,
     raw: Bytes,
@@ -161,7 +161,7 @@ struct Prepared {
 }
 
 impl Mover {
-    /// Does one operation. The bytes of messages come and go beside it.
+    /// Does one operation. The bytes of messages are passed separately.
     pub(super) async fn operate(
         &self,
         moving: Moving,
@@ -195,7 +195,7 @@ impl Mover {
     }
 
     async fn target(&self, address: &EmailAddress) -> Result<Target, Error> {
-        let actor = Actor(String::new()); // reading is not noted
+        let actor = Actor(String::new()); // reads are not logged
         let operation = restante_directory::Operation::Account { address: address.clone() };
         match self.directory.operate(&actor, operation).await? {
             Answer::Account(info) => {
@@ -218,7 +218,7 @@ impl Mover {
         known.await.map_err(|error| store_error(error, "can't read what was imported"))
     }
 
-    /// Imports a batch: what is known is skipped, blobs are put at once, and edits share commits.
+    /// Imports a batch: known messages are skipped, blobs are stored concurrently, and edits share commits.
     async fn add(&self, target: Target, batch: Vec<(Item, Bytes)>) -> Result<MovingAnswer, Error> {
         let heads = batch.iter().map(|(item, _)| KnownMessage::of(item));
         let known = self.known(target.account, &heads.collect::<Vec<_>>()).await?;
@@ -246,7 +246,7 @@ impl Mover {
             };
             edits.push(self.import(target, &ids, one, blob));
         }
-        // Polled in this order at first, so the emails are in the order of the source.
+        // First polled in this order, so the emails are in the order of the source.
         let mut imported = join_all(edits).await.into_iter();
         let outcome = |known: bool| match known {
             true => Ok(Outcome::Repeated),
@@ -283,7 +283,7 @@ impl Mover {
         };
         let mut imported = self.mail.import(account, message.clone()).await;
         if matches!(imported, Err(MailError::TooManyKeywords)) {
-            // The account has as many keywords as it may: those that need no number are left.
+            // The account has its maximum number of keywords: only those that need no number are kept.
             let before = message.keywords.len();
             message
                 .keywords
@@ -304,7 +304,7 @@ impl Mover {
     }
 }
 
-/// Keywords that JMAP has, in lowercase, each once, as many as an email may have; and how many others there are.
+/// Keywords that are possible in JMAP, in lowercase, each once, up to the maximum of an email; and how many others there are.
 fn possible_keywords(keywords: &[String], most: usize) -> (Vec<String>, u64) {
     let (mut possible, mut left_out) = (BTreeSet::new(), 0);
     for name in keywords {
@@ -318,12 +318,12 @@ fn possible_keywords(keywords: &[String], most: usize) -> (Vec<String>, u64) {
     (possible.into_iter().collect(), left_out)
 }
 
-/// The bytes of a message as they are stored.
+/// The bytes of a message in the form in which they are stored.
 pub(super) fn bytes_to_store(raw: &[u8], is_exact: bool) -> Cow<'_, [u8]> {
     if is_exact { Cow::Borrowed(raw) } else { message::repaired(raw) }
 }
 
-/// Reads messages; it takes some 100 us each.
+/// Parses messages; this takes some 100 us each.
 fn prepare(batch: Vec<(Item, Bytes)>) -> Vec<Prepared> {
     let mut prepared = Vec::with_capacity(batch.len());
     for (item, raw) in batch {
@@ -340,7 +340,7 @@ fn prepare(batch: Vec<(Item, Bytes)>) -> Vec<Prepared> {
     prepared
 }
 
-/// An error of mail as one of the stores.
+/// Converts an error of mail into one of the stores.
 pub(super) fn store_error(error: MailError, what: &str) -> Error {
     match error {
         MailError::Store(error) => error.context(what),

@@ -14,7 +14,7 @@ use super::{
     place,
 };
 
-/// Emails of a page.
+/// Emails per page.
 const PAGE_EMAILS: usize = 128;
 
 /// A mailbox that can be exported.
@@ -33,13 +33,13 @@ pub(super) struct ExportedItem {
     pub(super) folders: Vec<Folder>,
     pub(super) keywords: Vec<String>,
     pub(super) bytes: u64,
-    /// Why its message, or all of it, can't be read.
+    /// Why its message, or the whole email, can't be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
 }
 
 impl ExportedItem {
-    /// An email whose record is damaged: nothing of it is known.
+    /// An email with a damaged record: nothing else is known about it.
     fn damaged(id: RecordId, error: &Error) -> Self {
         let (folders, keywords) = (Vec::new(), Vec::new());
         Self { id: id.0, received: 0, folders, keywords, bytes: 0, problem: Some(error.to_string()) }
@@ -61,8 +61,8 @@ pub(super) async fn folders(mail: &Mail, account: AccountId) -> Result<Vec<Folde
     Ok(folders)
 }
 
-/// The emails behind a cursor, those of one mailbox or all, with their messages, and where the next page begins. A page has one message
-/// at least, and ends with the one that reaches [`BATCH_BYTES`].
+/// The emails after a cursor, of one mailbox or all, with their messages, and where the next page begins. A page has at least one
+/// message, and ends with the one that reaches [`BATCH_BYTES`].
 pub(super) async fn read(
     mail: &Mail,
     account: AccountId,
@@ -128,7 +128,7 @@ async fn whole(
     }
 }
 
-/// How many of some emails a page takes.
+/// How many of these emails fit into a page.
 fn fitting(records: &[Result<Option<Record>, Error>]) -> Result<usize, Error> {
     let mut bytes = 0;
     for (number, record) in (1..).zip(records) {
@@ -142,7 +142,7 @@ fn fitting(records: &[Result<Option<Record>, Error>]) -> Result<usize, Error> {
     Ok(records.len())
 }
 
-/// The message of an email; the inner error says why it can't be read, and others may be.
+/// The message of an email; the inner error says why this one can't be read, though others may be readable.
 async fn message(mail: &Mail, record: &Record) -> Result<Result<Bytes, String>, Error> {
     let Some(blob) = record.body.blobs.first() else { return Ok(Err("it has no message".to_owned())) };
     let mut bytes = Vec::new();

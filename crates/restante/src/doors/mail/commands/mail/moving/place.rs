@@ -1,4 +1,4 @@
-//! Which mailboxes the folders of a source are.
+//! Maps the folders of a source to mailboxes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,10 +9,10 @@ use restante_records::{AccountId, RecordId};
 
 use super::mover::store_error;
 
-/// The mailboxes of some folders, and how many of them were made.
+/// The mailboxes of some folders, and how many of them were created.
 ///
-/// A folder is the mailbox with its role, if the source says it; else the mailbox with its path; else the one with the role that its
-/// name stands for. Otherwise it is made, with the mailboxes above it.
+/// A folder maps to the mailbox with its role, if the source has one; else to the mailbox with its path; else to the one with the role
+/// that its name suggests. Otherwise a mailbox is created, with those above it.
 pub(super) async fn mailboxes(
     mail: &Mail,
     account: AccountId,
@@ -38,7 +38,7 @@ pub(super) async fn mailboxes(
     Ok((ids, made))
 }
 
-/// The mailboxes of an account, by what folders name them.
+/// The mailboxes of an account, for the lookup of folders.
 struct Known {
     by_path: HashMap<Vec<String>, RecordId>,
     by_role: HashMap<&'static str, RecordId>,
@@ -54,7 +54,7 @@ impl Known {
         Self { by_path, by_role, inbox: inbox.map(|inbox| path(list, inbox)) }
     }
 
-    /// A path in which `INBOX` is the inbox, whatever the inbox is called: no other mailbox can have that name (RFC 9051 §5.1).
+    /// A path in which `INBOX` is the inbox, whatever its name: no other mailbox can have that name (RFC 9051 §5.1).
     fn below_inbox(&self, path: &[String]) -> Vec<String> {
         let mut names = path.to_vec();
         let is_below = names.first().is_some_and(|name| name.eq_ignore_ascii_case("INBOX"));
@@ -71,11 +71,11 @@ impl Known {
     }
 }
 
-/// The names from the top to a mailbox.
+/// The names from the top level to a mailbox.
 pub(super) fn path(list: &[Mailbox], mailbox: &Mailbox) -> Vec<String> {
     let mut names = vec![mailbox.name.clone()];
     let mut parent = mailbox.parent;
-    // The list is in the order of the ids; no path is longer than it.
+    // The list is ordered by id; no path is longer than it.
     while let Some(above) = parent
         && let Ok(at) = list.binary_search_by_key(&above, |mailbox| mailbox.id)
         && let Some(mailbox) = list.get(at)
@@ -88,7 +88,7 @@ pub(super) fn path(list: &[Mailbox], mailbox: &Mailbox) -> Vec<String> {
     names
 }
 
-/// A path that mailboxes can have: names without control characters and slashes and not too long, and not too many of them.
+/// A valid path of mailboxes: names without control characters and slashes, limited in length and number.
 fn possible_path(path: &[String], config: &MailConfig) -> Vec<String> {
     let depth = config.mailbox_depth_max.get();
     let mut names = path.to_vec();
@@ -113,7 +113,7 @@ fn possible_name(name: &str, bytes_max: usize) -> String {
     if trimmed.is_empty() { "_".to_owned() } else { trimmed.to_owned() }
 }
 
-/// Makes the mailbox of a folder, and those above it that are missing.
+/// Creates the mailbox of a folder, and missing ones above it.
 async fn make(
     mail: &Mail,
     account: AccountId,
@@ -131,7 +131,7 @@ async fn make(
         let id = match known.by_path.get(names) {
             Some(id) => *id,
             None => {
-                // A role that was said and that no mailbox has.
+                // A role from the source that no mailbox has.
                 let role = folder.role.clone().filter(|_| depth == path.len() && !folder.is_guess);
                 let role = role.filter(|role| Role::of(role.as_bytes()).is_some());
                 let mailbox =
@@ -145,7 +145,7 @@ async fn make(
                         *made += 1;
                         created.id
                     }
-                    // Its name in normalization form C is there, or somebody else has just made it.
+                    // Its name in normalization form C exists, or another process has just created it.
                     Some(Err(MailError::AlreadyExists { existing })) => existing,
                     Some(Err(error)) => return Err(failed(error)),
                     None => return Err(Error::internal("a set of mailboxes has no outcome")),

@@ -1,4 +1,4 @@
-//! What a command reports at its end, and while it runs.
+//! What a command reports at its end, and its progress.
 
 use std::{
     io::{self, IsTerminal},
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::{output::printable, progress::Progress};
 
-/// Problems that are listed; further ones are counted.
+/// Problems that are listed; further ones are only counted.
 const LISTED_MAX: usize = 1_000;
-/// How often a line says how far a command is when stderr is no terminal.
+/// How often a progress line is printed when stderr is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Problems, as far as they are listed.
+/// The number of problems, and the listed ones.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Problems {
     pub(super) count: u64,
@@ -43,12 +43,12 @@ impl Problems {
     }
 }
 
-/// A number and what is counted: `1 email`, `1,000 emails`.
+/// A number with its noun: `1 email`, `1,000 emails`.
 pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
 }
 
-/// A bar in a terminal, and lines elsewhere.
+/// A progress bar in a terminal, and lines elsewhere.
 pub(super) struct Shown {
     bar: Progress,
     lines: Option<Instant>,
@@ -61,7 +61,7 @@ impl Shown {
         Self { bar, lines, what }
     }
 
-    /// So much is done; `emails` of them are moved.
+    /// Sets the progress to `done`; `emails` were moved so far.
     pub(super) fn set(&mut self, done: u64, emails: u64) {
         self.bar.set(done);
         if let Some(last) = &mut self.lines

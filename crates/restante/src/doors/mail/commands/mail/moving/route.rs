@@ -20,9 +20,9 @@ use super::{
 };
 use crate::doors::mail::commands::directory::{check_request, reach::Request, refusal};
 
-/// Where a running server moves mail.
+/// The path on a running server.
 pub(super) const PATH: &str = "/admin/v1/mail/moving";
-/// Operations at once: each has a batch in memory.
+/// Concurrent operations: each has a batch in memory.
 const AT_ONCE: usize = 2;
 /// How long a batch may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ async fn answer(mover: Mover, data: PathBuf, login: Option<Arc<Login>>, body: Bo
         Ok((_, moving)) => moving,
         Err(refused) => return refused.into_response(),
     };
-    // A task of its own: what has begun ends when the client goes away.
+    // In a separate task: an operation that has begun completes even if the client disconnects.
     match tokio::spawn(operate(mover, moving, messages)).await {
         Ok(Ok(answer)) => ([(header::CONTENT_TYPE, "application/octet-stream")], answer).into_response(),
         Ok(Err(error)) => refusal(&error),

@@ -1,4 +1,4 @@
-//! What does the operations of a command: this process, or the server that has the stores open.
+//! Executes the operations of a command: in this process, or through the server that has the stores open.
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Target {
     reached: ReachedMover,
     address: EmailAddress,
-    /// The longest message that is taken.
+    /// The longest message that is accepted.
     pub(super) message_bytes_max: u64,
 }
 
@@ -34,7 +34,7 @@ enum ReachedMover {
     Server(Box<RunningServer>),
 }
 
-/// The longest message that the settings allow to come in.
+/// The longest incoming message that the settings allow.
 pub(crate) fn message_bytes_max(config: &Config) -> u64 {
     let of_smtp = config.smtp.message_bytes_max.get() as u64;
     of_smtp.max(config.jmap.upload_bytes_max.get()).min(config.blobs.blob_bytes_max.get())
@@ -79,7 +79,7 @@ impl Target {
         let moving = Moving { address: self.address.clone(), moving };
         match &self.reached {
             ReachedMover::Here { mover, .. } => {
-                // What is refused has the same exit code as when a running server is asked.
+                // A refusal has the same exit code as when a running server refuses.
                 let done = mover.operate(moving, messages.to_vec()).await;
                 let (answer, messages) = done.map_err(|error| anyhow::anyhow!("{error}"))?;
                 Ok((answer, messages.concat().into()))
@@ -100,7 +100,7 @@ impl Target {
         }
     }
 
-    /// Makes the mailboxes of folders that are missing, and returns how many they were.
+    /// Creates the missing mailboxes of folders, and returns how many there were.
     pub(super) async fn create(&self, folders: Vec<restante_mail_files::Folder>) -> anyhow::Result<u64> {
         if folders.is_empty() {
             return Ok(0);
@@ -111,7 +111,7 @@ impl Target {
         }
     }
 
-    /// Which messages are imported already.
+    /// Which messages are already imported.
     pub(super) async fn known(&self, messages: Vec<KnownMessage>) -> anyhow::Result<Vec<bool>> {
         let count = messages.len();
         match self.ask(MovingOperation::Known { messages }, &[]).await? {
@@ -120,7 +120,7 @@ impl Target {
         }
     }
 
-    /// Imports messages, and returns what became of each, and how many mailboxes were made.
+    /// Imports messages, and returns the outcome for each, and how many mailboxes were created.
     pub(super) async fn add(
         &self,
         items: Vec<Item>,

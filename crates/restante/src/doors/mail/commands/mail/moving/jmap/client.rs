@@ -1,4 +1,4 @@
-//! Requests to a JMAP server: with TLS unless it is this machine, and again when it is busy.
+//! Requests to a JMAP server: with TLS unless it is on this machine, and retried when it is busy.
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{client::escape, exit::UsageError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one request may take; a message may be long.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often a request is sent that the server can't answer now.
+/// How often a request is sent when the server is not available.
 const TRIES: u32 = 6;
-/// The longest wait before the next try.
+/// The longest wait between two attempts.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The longest answer but a download.
+/// The longest response except downloads.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const REDIRECTS_MAX: usize = 5;
 /// How much of a refusal is shown.
@@ -31,22 +31,22 @@ const REFUSAL_CHARS_MAX: usize = 300;
 const CORE: &str = "urn:ietf:params:jmap:core";
 const MAIL: &str = "urn:ietf:params:jmap:mail";
 
-/// Who reads the source.
+/// The credentials for reading the source.
 pub(super) enum Credentials {
     Basic(String, String),
     Bearer(String),
 }
 
-/// Talks to the server.
+/// Sends requests to the server.
 pub(super) struct Client {
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
     authorization: HeaderValue,
 }
 
-/// What the session object says (RFC 8620 §2).
+/// The contents of the session object (RFC 8620 §2).
 #[derive(Debug)]
 pub(super) struct Session {
-    /// The host that was named, for keys of messages.
+    /// The host as given, for keys of messages.
     pub(super) host: String,
     pub(super) account: String,
     pub(super) objects_in_get_max: usize,
@@ -155,7 +155,7 @@ impl Client {
         found.try_into().map_err(|_| anyhow!("the source's answer has too few responses"))
     }
 
-    /// The bytes of a blob; the inner error says why this one can't be had.
+    /// The bytes of a blob; the inner error says why this one is not available.
     pub(super) async fn download(
         &self,
         session: &Session,
@@ -178,7 +178,7 @@ impl Client {
         }
     }
 
-    /// Sends a request until the server answers it, and is not busy.
+    /// Sends a request, and retries it while the server is busy.
     async fn send(&self, method: Method, uri: &Uri, body: Bytes, bytes_max: usize) -> anyhow::Result<Answer> {
         let mut wait = Duration::from_millis(500);
         for tries in 1.. {
@@ -224,7 +224,7 @@ impl Client {
     }
 }
 
-/// An error with the innermost cause alone.
+/// An error with only its innermost cause.
 fn innermost(uri: &Uri, error: &dyn Error) -> anyhow::Error {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -233,7 +233,7 @@ fn innermost(uri: &Uri, error: &dyn Error) -> anyhow::Error {
     anyhow!("can't reach {uri}: {cause}")
 }
 
-/// A URL to which a log-in may be sent: with TLS, or on this machine.
+/// A URL to which credentials may be sent: with TLS, or on this machine.
 fn safe(url: &str) -> anyhow::Result<Uri> {
     let uri: Uri = url.parse().map_err(|_| UsageError(format!("{url} is no URL: use jmap:https://HOST")))?;
     let host = uri.host().unwrap_or_default();
@@ -249,7 +249,7 @@ fn safe(url: &str) -> anyhow::Result<Uri> {
     }
 }
 
-/// A URL that may be relative to another one's host.
+/// A URL that may be relative to the host of another one.
 fn absolute(base: &Uri, url: &str) -> anyhow::Result<String> {
     if !url.starts_with('/') {
         return Ok(url.to_owned());

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{exit::UsageError, secrets};
 
-/// Messages that are downloaded at once.
+/// Concurrent downloads.
 const DOWNLOADS: usize = 4;
 
 /// How to log in to the server that mail comes from.
@@ -49,7 +49,7 @@ pub(super) struct JmapFlags {
 }
 
 impl JmapFlags {
-    /// Fails when they say nothing of a log-in.
+    /// Fails when the flags have no credentials.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let is_there = self.source_user.is_some() || self.source_token_file.is_some();
         let advice = "name a log-in: --source-user with --source-password-file, or --source-token-file";
@@ -72,15 +72,15 @@ pub(super) struct JmapSource {
     client: Client,
     session: Session,
     folders: HashMap<String, Folder>,
-    /// The id of the last email that was listed, and how many were.
+    /// The id of the last listed email, and how many were listed.
     last: Option<String>,
     listed: usize,
-    /// Emails that were listed and are not downloaded yet.
+    /// Emails that were listed but not downloaded yet.
     waiting: VecDeque<(RemoteEmail, Item)>,
     is_listed: bool,
     total: Option<u64>,
     message_bytes_max: u64,
-    /// Whether the mailboxes were given.
+    /// Whether the mailboxes were returned already.
     has_folders: bool,
     done: u64,
 }
@@ -134,7 +134,7 @@ impl JmapSource {
         Ok(source)
     }
 
-    /// The emails of the account, if the server counts them.
+    /// The number of emails of the account, if the server counts them.
     pub(super) fn total(&self) -> Option<u64> {
         self.total
     }
@@ -197,7 +197,7 @@ impl JmapSource {
         Ok(Some(batch))
     }
 
-    /// Lists emails, and notes those that are to be downloaded.
+    /// Lists emails, and selects those to be downloaded.
     async fn list(&mut self, target: &Target, batch: &mut Batch) -> anyhow::Result<()> {
         let emails = self.page().await?;
         self.is_listed = emails.is_empty();
@@ -205,7 +205,7 @@ impl JmapSource {
         self.listed += emails.len();
         let is_unknown = |id: &String| !self.folders.contains_key(id);
         if emails.iter().flat_map(|email| email.mailbox_ids.keys()).any(is_unknown) {
-            self.read_folders().await?; // somebody has made a mailbox
+            self.read_folders().await?; // a mailbox was created in the meantime
         }
         let items: Vec<(RemoteEmail, Item)> =
             emails.into_iter().map(|email| (email.clone(), self.item(email))).collect();
@@ -229,12 +229,12 @@ impl JmapSource {
         Ok(())
     }
 
-    /// The emails behind the last one that was listed.
+    /// The emails after the last listed one.
     async fn page(&self) -> anyhow::Result<Vec<RemoteEmail>> {
         let limit = self.session.objects_in_get_max.min(BATCH_MESSAGES);
         let after = self.last.as_ref().map(|last| json!({"anchor": last, "anchorOffset": 1}));
         match self.page_from(after.unwrap_or_else(|| json!({"position": 0})), limit).await {
-            // The last one was destroyed meanwhile. What is listed again is known.
+            // The last one was destroyed in the meantime. Emails that are listed again are already known.
             Err(error) if error.to_string().contains("anchorNotFound") => {
                 let position = self.listed.saturating_sub(limit);
                 self.page_from(json!({"position": position}), limit).await
@@ -275,7 +275,7 @@ impl JmapSource {
         Ok(list)
     }
 
-    /// What is imported of an email.
+    /// The data of an email to import.
     fn item(&self, email: RemoteEmail) -> Item {
         let mut hash = Sha256::new();
         for part in ["jmap", &self.session.host, &self.session.account, &email.id] {
@@ -303,7 +303,7 @@ impl JmapSource {
     }
 }
 
-/// A number for a mailbox of the source: its name may change.
+/// A number for a mailbox of the source that does not depend on its name, which may change.
 fn origin(id: &str) -> u64 {
     Sha256::digest(id).iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
