@@ -71,7 +71,7 @@ impl Table {
     ///
     /// Once [`Options::sync_others`] has made those writes durable, the rows of a file of the commit log are dropped instead of
     /// being written into LMDB; reads don't find them from then on. If it failed, and after a crash, they are written into LMDB
-    /// like all others: whoever opens the store repeats the writes, and deletes the rows.
+    /// like all others: the next process that opens the store repeats the writes, and deletes the rows.
     pub const fn redo(number: u8, name: &'static str) -> Self {
         Self { number, name, has_redo_rows: true }
     }

@@ -58,8 +58,8 @@ pub trait Transfer: Send + Sync + 'static {
     /// Makes the store an incomplete copy of a store with this many restores. It may be an incomplete copy already.
     ///
     /// # Errors
-    /// `Invalid` when the engine can't hold a store that was restored; `Conflict` for a store without accounts in which commits
-    /// were begun but never made, if the engine can't tell their positions from those to be copied.
+    /// `Invalid` when the engine can't hold a store that was restored, and for a store in which commits were begun but never made, if
+    /// the engine can't tell their positions from those to be copied.
     async fn begin(&self, restores: u64) -> Result<(), Error>;
 
     /// Removes an account and everything that it has, including rows whose account was never completed by [`Transfer::put`], and

@@ -32,9 +32,10 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Only when the check could not be completed; damage is reported in the [`Report`].
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
 
-    /// Removes tombstones of records that were destroyed before a time. The floor of an account's history rises to the last
-    /// revision that was forgotten: [`crate::Records::changes`] works from there on. Works in small commits, so that other
-    /// commits continue meanwhile, and stops after `limit` tombstones; [`Cleaned::has_more`] says whether there are more.
+    /// Removes tombstones of records that were destroyed before a time; engines may keep those of the same second. The floor
+    /// of an account's history rises to the last revision that was forgotten: [`crate::Records::changes`] works from there on. Works
+    /// in small commits, so that other commits continue meanwhile, and stops after `limit` tombstones; [`Cleaned::has_more`] says
+    /// whether there are more.
     ///
     /// # Errors
     /// Those of a commit; what was forgotten until then stays forgotten.

@@ -19,7 +19,7 @@ use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 
 const REDO: Table = Table::redo(2, "redo");
 
-/// Counts how often it is called to sync, and fails when told to.
+/// Counts how often it is called to sync, and fails while `fails` is set.
 #[derive(Clone, Default)]
 struct Other {
     syncs: Arc<AtomicUsize>,

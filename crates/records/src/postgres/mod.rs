@@ -64,8 +64,8 @@ const PREPARING: Duration = Duration::from_secs(24 * 3_600);
 ///
 /// # Errors
 /// `NotFound` when there are none and they must exist; `Unavailable` when the server can't be reached; `Conflict` when another
-/// server has the records open with other indexes; `Invalid` when the server may lose what it acknowledged, or when the stored
-/// schema can't become the requested one; `Corrupt`.
+/// server has the records open with other indexes, or has them open at all when they are to be moved; `Invalid` when the server
+/// may lose what it acknowledged, or when the stored schema can't become the requested one; `Corrupt`.
 pub(crate) async fn open(url: &PostgresUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = Database::new(url, &config.postgres)?;
     let channel = format!("restante_{}", url.schema());
