@@ -31,6 +31,45 @@ impl Retention {
     }
 }
 
+/// What a prune has left in an engine that removes messages by whole parts: segments, windows or epochs.
+#[derive(Clone, Debug)]
+pub(crate) struct LeftByPrune {
+    /// The name of the oldest part that has messages, its first timestamp, its messages and its bytes on disk.
+    pub(crate) name: String,
+    pub(crate) first: Timestamp,
+    pub(crate) messages: u64,
+    pub(crate) disk_bytes: u64,
+    /// Those of all parts.
+    pub(crate) all_messages: u64,
+    pub(crate) all_disk_bytes: u64,
+}
+
+/// The word for a part, with its article and in the plural, and the settings of its length.
+pub(crate) struct PartWords {
+    pub(crate) one: &'static str,
+    pub(crate) many: &'static str,
+    pub(crate) settings: &'static str,
+}
+
+impl LeftByPrune {
+    /// Describes why the oldest part stays although the policy may remove some of its messages; `None` when it removes none.
+    pub(crate) fn not_removed(&self, policy: &Retention, now: Timestamp, part: &PartWords) -> Option<String> {
+        let is_too_old = policy.oldest_kept(now).is_some_and(|kept| self.first < kept);
+        let is_too_many = policy.capacity.is_some_and(|capacity| self.all_messages > capacity);
+        let is_too_big = policy.size_bytes.is_some_and(|size| self.all_disk_bytes > size);
+        if !(is_too_old || is_too_many || is_too_big) {
+            return None;
+        }
+        let Self { name, first, messages, disk_bytes, .. } = self;
+        let PartWords { one, many, settings } = part;
+        Some(format!(
+            "{name} ({messages} messages, {disk_bytes} bytes, from {first} on) stays although the policy may remove some of its \
+             messages: {one} is removed as a whole, when the policy keeps none of its messages. Shorter {many} ({settings}) are \
+             removed sooner"
+        ))
+    }
+}
+
 /// The error for a text that is no retention policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseRetentionError {

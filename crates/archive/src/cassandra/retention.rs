@@ -10,7 +10,10 @@ use super::{
     marks::{self, Count},
     schema::{self, STATE, Statement},
 };
-use crate::{Error, Pruned, Retention};
+use crate::{
+    Error, Pruned, Retention,
+    retention::{LeftByPrune, PartWords},
+};
 
 /// Attempts to change the list of epochs while other servers change it.
 const ATTEMPTS: usize = 20;
@@ -65,6 +68,9 @@ pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -
     Ok(pruned)
 }
 
+const EPOCH: PartWords =
+    PartWords { one: "an epoch", many: "epochs", settings: "archive.cassandra.epoch_seconds" };
+
 /// What the last prune has left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -72,27 +78,20 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// Says which epoch stays although the policy may let some of its messages go, and why; `None` when there is none.
+    /// Describes which epoch stays although the policy may remove some of its messages, and why; `None` when there is none.
     pub(super) fn not_removed(&self, policy: &Retention, now: Timestamp) -> Option<String> {
         let oldest = self.held.iter().find(|held| held.count.messages > 0)?;
         let messages: u64 = self.held.iter().map(|held| held.count.messages).sum();
         let bytes: u64 = self.held.iter().map(|held| held.count.disk_bytes()).sum();
-        let first_ns = oldest.count.oldest.unwrap_or(oldest.epoch.first_ns);
-        let is_too_old = policy.oldest_kept(now).is_some_and(|kept| first_ns < kept.0);
-        let is_too_many = policy.capacity.is_some_and(|capacity| messages > capacity);
-        let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
-        if !(is_too_old || is_too_many || is_too_big) {
-            return None;
-        }
-        Some(format!(
-            "{} ({} messages, {} bytes, from {} on) stays although it may have messages that the policy lets go: the policy keeps \
-             others of it, and an epoch is removed as a whole. It goes once the policy keeps none of it; shorter epochs \
-             (archive.cassandra.epoch_seconds) go sooner",
-            schema::table(oldest.epoch.id),
-            oldest.count.messages,
-            oldest.count.disk_bytes(),
-            Timestamp(first_ns)
-        ))
+        let left = LeftByPrune {
+            name: schema::table(oldest.epoch.id),
+            first: Timestamp(oldest.count.oldest.unwrap_or(oldest.epoch.first_ns)),
+            messages: oldest.count.messages,
+            disk_bytes: oldest.count.disk_bytes(),
+            all_messages: messages,
+            all_disk_bytes: bytes,
+        };
+        left.not_removed(policy, now, &EPOCH)
     }
 }
 
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(chosen(&days(5), "time:1;capacity:20", 1_000_000_250), [0, 1, 2]);
     }
 
-    /// Nothing was said about it.
+    /// Regression test: the epoch was not reported.
     #[test]
     fn the_epoch_that_a_policy_lets_go_in_part_is_named() {
         let left = Left { held: days(3) };

@@ -7,7 +7,10 @@ use super::{
     Shared, damage,
     segment::{Segment, Span},
 };
-use crate::{Error, Pruned, Retention};
+use crate::{
+    Error, Pruned, Retention,
+    retention::{LeftByPrune, PartWords},
+};
 
 /// The sequence numbers of the segments that `policy` removes, oldest first.
 ///
@@ -32,6 +35,12 @@ pub(super) fn choose(segments: &[Segment], policy: &Retention, now: Timestamp) -
     chosen
 }
 
+const SEGMENT: PartWords = PartWords {
+    one: "a segment",
+    many: "segments",
+    settings: "archive.log.segment_bytes, archive.log.window_seconds",
+};
+
 /// Describes which segment stays although the policy would remove some of its messages, and why; `None` when there is none.
 pub(super) fn not_removed(segments: &[Segment], policy: &Retention, now: Timestamp) -> Option<String> {
     let oldest = segments
@@ -39,21 +48,15 @@ pub(super) fn not_removed(segments: &[Segment], policy: &Retention, now: Timesta
         .filter_map(|segment| Some((segment.span()?, segment)))
         .min_by_key(|(span, segment)| (span.oldest, segment.sequence()));
     let (span, segment) = oldest?;
-    let is_too_old = policy.oldest_kept(now).is_some_and(|oldest| span.oldest < oldest);
-    let rows: u64 = segments.iter().map(Segment::rows).sum();
-    let is_too_many = policy.capacity.is_some_and(|capacity| rows > capacity);
-    let bytes: u64 = segments.iter().map(Segment::disk_bytes).sum();
-    let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
-    if !(is_too_old || is_too_many || is_too_big) {
-        return None;
-    }
-    let (messages, bytes) = (segment.rows(), segment.disk_bytes());
-    let name = segment.stats().name;
-    Some(format!(
-        "{name} ({messages} messages, {bytes} bytes) stays although it has messages that the policy lets go: the policy keeps \
-         others of it, and a segment is removed as a whole. It goes once the policy keeps none of it; smaller segments \
-         (archive.log.segment_bytes, window_seconds) go sooner"
-    ))
+    let left = LeftByPrune {
+        name: segment.stats().name,
+        first: span.oldest,
+        messages: segment.rows(),
+        disk_bytes: segment.disk_bytes(),
+        all_messages: segments.iter().map(Segment::rows).sum(),
+        all_disk_bytes: segments.iter().map(Segment::disk_bytes).sum(),
+    };
+    left.not_removed(policy, now, &SEGMENT)
 }
 
 /// Rows of segments that are younger as a whole.

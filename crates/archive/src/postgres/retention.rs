@@ -16,7 +16,10 @@ use super::{
     catalog::{Window, get},
     connect::Connection,
 };
-use crate::{Error, Pruned, Retention};
+use crate::{
+    Error, Pruned, Retention,
+    retention::{LeftByPrune, PartWords},
+};
 
 /// How long dropping a table waits for its readers, before it releases its lock request and tries again.
 const LOCK_TIMEOUT_MS: u32 = 50;
@@ -123,6 +126,9 @@ fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp)
     chosen
 }
 
+const WINDOW: PartWords =
+    PartWords { one: "a window", many: "windows", settings: "archive.postgres.window_seconds" };
+
 /// What the last prune has left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -137,20 +143,15 @@ impl Left {
         let oldest = with_messages.clone().next()?;
         let messages: u64 = with_messages.map(|held| held.messages).sum();
         let bytes = self.catalog_bytes + self.held.iter().map(|held| held.disk_bytes).sum::<u64>();
-        let is_too_old = policy.oldest_kept(now).is_some_and(|kept| oldest.window.first_ns < kept.0);
-        let is_too_many = policy.capacity.is_some_and(|capacity| messages > capacity);
-        let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
-        if !(is_too_old || is_too_many || is_too_big) {
-            return None;
-        }
-        let Held { window, messages, disk_bytes, .. } = oldest;
-        Some(format!(
-            "{} ({messages} messages, {disk_bytes} bytes, from {} on) stays although it may have messages that the policy lets go: \
-             the policy keeps others of it, and a window is removed as a whole. It goes once the policy keeps none of it; shorter \
-             windows (archive.postgres.window_seconds) go sooner",
-            window.leaf(),
-            Timestamp(window.first_ns)
-        ))
+        let left = LeftByPrune {
+            name: oldest.window.leaf(),
+            first: Timestamp(oldest.window.first_ns),
+            messages: oldest.messages,
+            disk_bytes: oldest.disk_bytes,
+            all_messages: messages,
+            all_disk_bytes: bytes,
+        };
+        left.not_removed(policy, now, &WINDOW)
     }
 }
 

@@ -24,7 +24,7 @@ const SEEK_ROWS: u64 = 12;
 const MERGE_ROWS: u64 = 2;
 /// The part of a merge's cost that is spent on a scan before it, in case the range is short: 1 in this many.
 const GLANCE: u64 = 8;
-/// Up to this many unwanted messages are read and skipped rather than seeking the next wanted one.
+/// Up to this many messages that don't match are read and skipped, instead of seeking the next one that does.
 const GAP_MAX: i64 = 8;
 
 /// A query, with its topics resolved where that is possible without the database.
