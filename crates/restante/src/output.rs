@@ -1,9 +1,24 @@
 //! Text and JSON for people and scripts.
 
-use std::io::{self, Write};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
 
+use indicatif::HumanCount;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter};
+
+/// A number with its noun: `1 email`, `1,000 emails`.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
+}
+
+/// Reports damaged records that are missing in what a command has printed, and the command that lists them.
+pub(crate) fn left_out(damaged: u64, check: impl Display) -> String {
+    let records = counted(damaged, "damaged record was", "damaged records were");
+    format!("{records} left out: see restante {check}")
+}
 
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -112,7 +112,7 @@ fn a_copy_through_three_engines_survives_kill_9_and_ctrl_c() {
     let (code, said_last) =
         stop_midway(&folder, &["archive", "copy", "sqlite:b.db", "log:c"], "c", Signal::INT);
     assert_eq!(code, Some(130), "{said_last}");
-    assert!(said_last.starts_with("stopped behind copied "), "{said_last}");
+    assert!(said_last.starts_with("stopped early: copied "), "{said_last}");
     let resumed = say(&folder, &["archive", "copy", "sqlite:b.db", "log:c"]);
     assert_eq!(resumed.err, "copied 100,000 messages, 0 were there already\n", "it went on where it stopped");
     assert_equal(&folder, "log:a", "log:c", "100,000");
@@ -151,7 +151,7 @@ fn a_copy_begins_anew_when_its_target_was_removed() {
     assert_equal(&folder, "log:a", "log:b", "100,000");
 }
 
-/// Damaged messages were left out, and the exit code reported success.
+/// Regression test: damaged messages were left out, and the exit code reported success.
 #[test]
 fn a_copy_an_export_and_a_query_count_damaged_messages() {
     let (_guard, folder) = folder();
@@ -163,7 +163,7 @@ fn a_copy_an_export_and_a_query_count_damaged_messages() {
     bytes[at] ^= 1;
     fs::write(&log, bytes).unwrap();
 
-    let left_out = "1 damaged records were left out: see restante archive check --archive log:";
+    let left_out = "1 damaged record was left out: see restante archive check --archive log:";
     let copied = say(&folder, &["archive", "copy", "log:a", "log:b"]);
     assert_eq!(copied.code, 1, "{}", copied.err);
     let counts = format!("copied 999 messages, 0 were there already\n{left_out}a\n");

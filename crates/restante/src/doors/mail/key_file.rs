@@ -1,4 +1,4 @@
-//! Whether the key file is there by which private keys in the records are sealed.
+//! Checks that the file with the key exists that encrypts the private keys in the records.
 
 use std::{
     path::PathBuf,
@@ -12,38 +12,39 @@ use restante_mail::dkim;
 use restante_records::Stats;
 
 use super::commands::directory::dkim::KEY_FILE;
-use crate::{backups, config::Config};
+use crate::{backups, config::Config, output::counted};
 
-/// The key file of a server, and how many private keys it sealed. Cloning shares the number.
+/// The key file of a server, and the number of private keys that are encrypted with it. Clones share the number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyFileCheck {
     path: PathBuf,
-    /// As the records were last counted; 0 before.
-    sealed: Arc<AtomicU64>,
+    /// The number when the records were last counted; 0 before.
+    encrypted_keys: Arc<AtomicU64>,
 }
 
 impl KeyFileCheck {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { path: backups::data_folder(config).join(KEY_FILE), sealed: Arc::default() }
+        Self { path: backups::data_folder(config).join(KEY_FILE), encrypted_keys: Arc::default() }
     }
 
-    /// Notes how many private keys the records hold.
+    /// Stores how many private keys the records have.
     pub(crate) fn note(&self, stats: &Stats) {
         let keys = stats.kinds.iter().find(|share| share.kind == dkim::KIND);
-        self.sealed.store(keys.map_or(0, |share| share.records), Relaxed);
+        self.encrypted_keys.store(keys.map_or(0, |share| share.records), Relaxed);
     }
 
-    /// What is wrong, if something is: that private keys can't be opened because the file is missing. It looks for the file each
-    /// time, so that a file that is put back counts at once.
+    /// The problem when the file is missing although there are keys that are encrypted with it. The file is looked for each time, so
+    /// a file that is put back counts at once.
     pub(crate) fn problem(&self) -> Option<String> {
-        let sealed = self.sealed.load(Relaxed);
-        // An error says nothing: it is reported by what reads the file.
-        let is_missing = sealed > 0 && matches!(self.path.try_exists(), Ok(false));
+        let keys = self.encrypted_keys.load(Relaxed);
+        // An error of the look-up is reported by what reads the file.
+        let is_missing = keys > 0 && matches!(self.path.try_exists(), Ok(false));
         is_missing.then(|| {
             format!(
-                "the key file {} is missing, by which {sealed} DKIM keys are sealed: mail of their domains waits until it is put back \
-                 from a copy, or the keys are removed",
-                self.path.display()
+                "the key file {} is missing, and {} encrypted with it: mail of these domains waits until the file is put back from \
+                 a copy, or the keys are removed",
+                self.path.display(),
+                counted(keys, "DKIM key is", "DKIM keys are")
             )
         })
     }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_file_is_a_problem_as_long_as_something_is_sealed_by_it() {
+    fn a_missing_file_is_a_problem_while_keys_are_encrypted_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.server.data_dir = folder.path().to_owned();
@@ -69,7 +70,10 @@ mod tests {
         assert_eq!(check.problem(), None, "not counted yet");
         hold(2);
         let problem = check.problem().unwrap();
-        assert!(problem.contains("secrets.key is missing, by which 2 DKIM keys"), "{problem}");
+        assert!(
+            problem.contains("secrets.key is missing, and 2 DKIM keys are encrypted with it"),
+            "{problem}"
+        );
         std::fs::write(folder.path().join(KEY_FILE), "a key").unwrap();
         assert_eq!(check.problem(), None);
         std::fs::remove_file(folder.path().join(KEY_FILE)).unwrap();

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use indicatif::HumanCount;
 
-use crate::output::printable;
+use crate::output::{counted, printable};
 
 /// Prints each finding on a line, with its place and the problem, and how many more there are.
 pub(crate) fn print<'f>(
@@ -27,8 +27,7 @@ pub(crate) fn print<'f>(
 pub(crate) fn verdict(wrong: u64) -> String {
     match wrong {
         0 => "all sound".to_owned(),
-        1 => "1 damaged place".to_owned(),
-        _ => format!("{} damaged places", HumanCount(wrong)),
+        _ => counted(wrong, "damaged place", "damaged places"),
     }
 }
 

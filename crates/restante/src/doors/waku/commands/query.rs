@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
-use indicatif::HumanCount;
 use restante_archive::{Direction, EngineUrl, Metrics, Opened, Query, Topics};
 use restante_core::{Bloom, Cursor, MessageHash, Timestamp};
 use restante_waku::validate::Problem;
@@ -19,7 +18,7 @@ use crate::{
     doors::waku::{archives, printer::Printer, transfer::json::JsonEntry},
     exit::{self, UsageError},
     moment::{Moment, parse_moment},
-    output::Format,
+    output::{Format, left_out},
 };
 
 #[derive(Args, Debug)]
@@ -118,11 +117,8 @@ pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
         }
     }
     printer.finish()?;
-    if let (left_out @ 1.., Some(url)) = (source.left_out(), &flags.archive) {
-        eprintln!(
-            "{} damaged records were left out: see restante archive check --archive {url}",
-            HumanCount(left_out)
-        );
+    if let (damaged @ 1.., Some(url)) = (source.damaged_records(), &flags.archive) {
+        eprintln!("{}", left_out(damaged, format_args!("archive check --archive {url}")));
         return Ok(exit::found_wrong());
     }
     Ok(ExitCode::SUCCESS)
@@ -180,7 +176,7 @@ impl Source {
     }
 
     /// The damaged records that were left out so far; a server does not say how many it leaves out.
-    fn left_out(&self) -> u64 {
+    fn damaged_records(&self) -> u64 {
         match self {
             Self::Archive(archive) => archive.unreadable + archive.metrics.damaged_records(),
             Self::Rest(_) => 0,

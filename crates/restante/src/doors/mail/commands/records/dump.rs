@@ -19,7 +19,7 @@ use crate::{
     doors::mail::{commands::findings, records},
     exit,
     new_file::NewFile,
-    output::write_json,
+    output::{left_out, write_json},
     progress::Progress,
 };
 
@@ -75,13 +75,10 @@ fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let found = report.findings.iter().map(|finding| (&*finding.place, &*finding.what));
     findings::print(found, report.wrong, out)?;
     writeln!(out, "dumped {} records", HumanCount(report.records))?;
-    match report.wrong {
-        0 => Ok(()),
-        1 => writeln!(out, "1 damaged record was left out: see restante records check"),
-        wrong => {
-            writeln!(out, "{} damaged records were left out: see restante records check", HumanCount(wrong))
-        }
+    if report.wrong > 0 {
+        writeln!(out, "{}", left_out(report.wrong, "records check"))?;
     }
+    Ok(())
 }
 
 /// Writes to a file and returns when it is on disk. A failed dump leaves no file of that name, or the previous one. Damaged

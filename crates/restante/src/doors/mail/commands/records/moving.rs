@@ -16,6 +16,7 @@ use crate::{
     config::{Config, RecordsFlags},
     doors::mail::{commands::findings, records},
     exit::{self, UsageError},
+    output::counted,
     progress::Progress,
 };
 
@@ -122,8 +123,7 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     findings::print(found, report.wrong, out)?;
     let verdict = match report.wrong {
         0 => "both are equal".to_owned(),
-        1 => "1 difference".to_owned(),
-        wrong => format!("{} differences", HumanCount(wrong)),
+        wrong => counted(wrong, "difference", "differences"),
     };
     writeln!(out, "compared {} records and tombstones: {verdict}", HumanCount(report.records))
 }

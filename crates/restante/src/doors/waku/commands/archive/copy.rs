@@ -15,6 +15,7 @@ use crate::{
     doors::waku::archives::{self, Access},
     exit::{self, UsageError},
     moment::{Moment, parse_moment},
+    output::left_out,
     progress::Progress,
     signals::Stop,
 };
@@ -116,16 +117,14 @@ pub(crate) async fn run(flags: &CopyFlags) -> anyhow::Result<ExitCode> {
     to.upkeep.close().await?;
     let (copied, is_done) = ended?;
     if !is_done {
-        eprintln!("stopped behind {}: the same command goes on there", counts(&copied));
+        eprintln!("stopped early: {}; the same command continues there", counts(&copied));
         return Ok(exit::interrupted());
     }
     file.remove()?;
     eprintln!("{}", counts(&copied));
     if copied.unreadable > 0 {
-        eprintln!(
-            "{} damaged records were left out: see restante archive check --archive {from_url}",
-            HumanCount(copied.unreadable)
-        );
+        let check = format!("archive check --archive {from_url}");
+        eprintln!("{}", left_out(copied.unreadable, check));
         return Ok(exit::found_wrong());
     }
     Ok(ExitCode::SUCCESS)

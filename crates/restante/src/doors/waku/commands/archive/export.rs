@@ -21,6 +21,7 @@ use crate::{
     },
     exit,
     new_file::NewFile,
+    output::left_out,
     progress::Progress,
 };
 
@@ -61,13 +62,10 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     };
     drop(progress);
     eprintln!("exported {} messages", HumanCount(exported.messages));
-    let left_out = exported.unreadable + metrics.damaged_records();
-    if left_out > 0 {
-        eprintln!(
-            "{} damaged records were left out: see restante archive check --archive {}",
-            HumanCount(left_out),
-            config.archive_url()
-        );
+    let damaged = exported.unreadable + metrics.damaged_records();
+    if damaged > 0 {
+        let check = format!("archive check --archive {}", config.archive_url());
+        eprintln!("{}", left_out(damaged, check));
         return Ok(exit::found_wrong());
     }
     Ok(ExitCode::SUCCESS)

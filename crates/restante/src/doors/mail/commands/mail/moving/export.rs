@@ -17,13 +17,13 @@ use serde::Serialize;
 
 use super::{
     page::FolderInfo,
-    report::{Problems, Shown, counted},
+    report::{Problems, Shown},
     target::Target,
 };
 use crate::{
     doors::mail::commands::directory::{reach::DirectoryFlags, show},
     exit,
-    output::ReportFormat,
+    output::{ReportFormat, counted},
     progress::Progress,
     signals::Stop,
 };

@@ -19,13 +19,13 @@ use super::{
     batches::{self, Batch, FileKind, FileSource},
     jmap::{JmapFlags, JmapSource},
     mover::{KnownMessage, Outcome},
-    report::{Problems, Shown, counted},
+    report::{Problems, Shown},
     target::Target,
 };
 use crate::{
     doors::mail::commands::directory::{reach::DirectoryFlags, show},
     exit,
-    output::ReportFormat,
+    output::{ReportFormat, counted},
     progress::Progress,
     signals::Stop,
 };

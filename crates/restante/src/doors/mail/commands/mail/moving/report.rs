@@ -9,7 +9,10 @@ use indicatif::HumanCount;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::{output::printable, progress::Progress};
+use crate::{
+    output::{counted, printable},
+    progress::Progress,
+};
 
 /// Problems that are listed; further ones are only counted.
 const LISTED_MAX: usize = 1_000;
@@ -41,11 +44,6 @@ impl Problems {
             eprintln!("restante: {} more", HumanCount(unlisted));
         }
     }
-}
-
-/// A number with its noun: `1 email`, `1,000 emails`.
-pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
 }
 
 /// A progress bar in a terminal, and lines elsewhere.
