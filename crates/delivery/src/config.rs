@@ -18,8 +18,8 @@ pub struct DeliveryConfig {
     pub expire_seconds: NonZeroU64,
     /// After how long the sender gets a report that delivery is delayed; 0 for never.
     pub delay_notice_seconds: u64,
-    /// Connections to other servers at once, and as many attempts for domains of this server. With a smarthost at most
-    /// `remote.smarthost_connections_max` connections, and none beside them for slow ones.
+    /// The most connections to other servers at once, and the most workers for domains of this server. With a smarthost,
+    /// `remote.smarthost_connections_max` applies as well, and slow domains get no additional connections.
     pub connections_max: NonZero<usize>,
     /// Connections at once to servers that are slow or do not answer, in addition to `connections_max`.
     pub slow_connections_max: NonZero<usize>,

@@ -19,7 +19,7 @@ pub struct RemoteConfig {
     /// A file with the credentials for the smarthost, as `user:password` in one line; empty for no log-in. It is read for each
     /// connection. The smarthost must then have TLS and a certificate for its name.
     pub smarthost_credentials: PathBuf,
-    /// Connections to the smarthost at once, for all domains together; more than `delivery.connections_max` is no more than that.
+    /// The most connections to the smarthost at once, for all domains together. `delivery.connections_max` applies as well.
     pub smarthost_connections_max: NonZero<usize>,
     /// A file with the certificates of the authorities that certificates of other servers are checked with, where they are; empty for those of the
     /// system.
@@ -57,7 +57,7 @@ impl Default for RemoteConfig {
         Self {
             smarthost: String::new(),
             smarthost_credentials: PathBuf::new(),
-            // What Postfix opens to one relay.
+            // As many as Postfix opens to one destination (default_destination_concurrency_limit).
             smarthost_connections_max: nonzero!(20),
             authorities: PathBuf::new(),
             resolver: Vec::new(),

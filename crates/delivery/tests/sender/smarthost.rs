@@ -17,7 +17,7 @@ fn config() -> DeliveryConfig {
     DeliveryConfig { remote, ..DeliveryConfig::default() }
 }
 
-/// Adds a mail to each of so many domains, for which a message takes so many seconds.
+/// Adds a mail to each of `domains` domains. Sending a message to one of them takes `sending_seconds`.
 async fn add_domains(world: &World, domains: u8, sending_seconds: u64) {
     for n in 0..domains {
         let domain = format!("d{n}.example");
@@ -26,7 +26,7 @@ async fn add_domains(world: &World, domains: u8, sending_seconds: u64) {
     }
 }
 
-/// Each domain had connections of its own to the smarthost, and slow ones had further places: up to 500 at once.
+/// Regression test: each domain had its own connections to the smarthost, and slow ones had additional slots: up to 500 at once.
 #[tokio::test(start_paused = true)]
 async fn out12_connections_to_the_smarthost_have_a_bound_for_all_domains_together() {
     let world = World::new(config()).await;
@@ -57,7 +57,7 @@ async fn out12_a_smarthost_that_hangs_does_not_delay_mail_for_this_server() {
     running.stop().await;
 }
 
-/// Workers for domains of this server have no place among connections.
+/// Workers for domains of this server use no slot for connections, so they must not open one.
 #[tokio::test(start_paused = true)]
 async fn out12_a_domain_that_leaves_this_server_gets_its_mail_within_the_bound() {
     let world = World::new(config()).await;

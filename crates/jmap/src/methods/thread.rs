@@ -224,7 +224,7 @@ mod tests {
         assert_eq!((&all["list"], &all["state"]), (&expected, &answer["state"]));
     }
 
-    /// The call failed as a whole.
+    /// Regression test: the call failed as a whole.
     #[tokio::test]
     async fn threads_of_damaged_emails_are_found_by_others_or_left_out_of_all() {
         let mut hooked = None;

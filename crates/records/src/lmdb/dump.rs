@@ -70,6 +70,19 @@ mod tests {
         },
     };
 
+    /// The records of all pages of a dump.
+    fn dump_all(engine: &Engine, limit: usize) -> Vec<Dumped> {
+        let mut all: Vec<Dumped> = Vec::new();
+        loop {
+            let page = engine.dump(all.last().map(|last| last.key), limit).unwrap();
+            assert!(page.len() <= limit);
+            if page.is_empty() {
+                return all;
+            }
+            all.extend(page);
+        }
+    }
+
     fn blob(n: usize) -> BlobId {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&n.to_be_bytes());
@@ -107,16 +120,10 @@ mod tests {
         let ids = make(&engine, (0..300).map(|n| create(email(1, n)))).await;
         make(&engine, [destroy(ids[7])]).await;
         for limit in [1, 100, 300, DUMP_RECORDS_MAX] {
-            let (mut places, mut after) = (Vec::new(), None);
-            loop {
-                let page = engine.dump(after, limit).unwrap();
-                assert!(page.len() <= limit);
-                let Some(last) = page.last() else { break };
-                after = Some(last.key);
-                for dumped in page {
-                    assert!(!dumped.record.unwrap().body.bytes.is_empty());
-                    places.push((dumped.key.account, dumped.key.kind, dumped.key.id));
-                }
+            let mut places = Vec::new();
+            for dumped in dump_all(&engine, limit) {
+                assert!(!dumped.record.unwrap().body.bytes.is_empty());
+                places.push((dumped.key.account, dumped.key.kind, dumped.key.id));
             }
             assert_eq!(places.len(), 300, "{limit}");
             assert!(places.is_sorted());
@@ -127,7 +134,7 @@ mod tests {
         }
     }
 
-    /// The dump ended there.
+    /// Regression test: the dump ended at the damaged record.
     #[tokio::test]
     async fn a_damaged_record_is_in_a_dump_as_damaged_and_the_next_ones_follow() {
         let (_folder, engine) = engine();
@@ -140,19 +147,13 @@ mod tests {
             engine.store.write(damage).await.unwrap();
         }
         for limit in [1, 2, 5, DUMP_RECORDS_MAX] {
-            let (mut read, mut damaged, mut after) = (Vec::new(), Vec::new(), None);
-            loop {
-                let page = engine.dump(after, limit).unwrap();
-                assert!(page.len() <= limit);
-                let Some(last) = page.last() else { break };
-                after = Some(last.key);
-                for dumped in page {
-                    match dumped.record {
-                        Ok(record) => read.push(record.id),
-                        Err(Damage(what)) => {
-                            assert!(what.contains("is damaged"), "{what}");
-                            damaged.push(dumped.key);
-                        }
+            let (mut read, mut damaged) = (Vec::new(), Vec::new());
+            for dumped in dump_all(&engine, limit) {
+                match dumped.record {
+                    Ok(record) => read.push(record.id),
+                    Err(Damage(what)) => {
+                        assert!(what.contains("is damaged"), "{what}");
+                        damaged.push(dumped.key);
                     }
                 }
             }
