@@ -2,15 +2,25 @@
 //!
 //! A bloom filter is matched against these and never against messages.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use restante_core::{Bloom, TopicBits};
 
 use crate::{Query, TopicName, Topics};
 
 /// The number of a topic while the archive is open. Numbers are not reused for other topics.
 pub(crate) type TopicId = u32;
+
+/// The most selections that are remembered.
+const REMEMBERED_MAX: usize = 4;
+/// Lists of so many topics are remembered: shorter ones are looked up as quickly, and comparing longer ones delays other queries.
+const REMEMBERED_LIST: RangeInclusive<usize> = 32..=1_024;
 
 /// All topics that occur, each counted once per channel.
 pub(crate) struct Dictionary {
@@ -21,7 +31,17 @@ pub(crate) struct Dictionary {
     /// Bit n of the words, counted from the lowest bit of the first, is set when topic n occurs.
     live: Vec<u64>,
     live_topics: u64,
+    /// The last selections, until topics appear or disappear: a client that reads page after page sends the same filter, or the
+    /// same list, each time.
+    recent: Mutex<VecDeque<Remembered>>,
     topic_bits: fn(&str) -> TopicBits,
+}
+
+/// The topics that a filter or a list selects in a channel, or in all.
+struct Remembered {
+    topics: Topics,
+    channel: Option<String>,
+    set: Arc<TopicSet>,
 }
 
 struct Entry {
@@ -38,6 +58,7 @@ impl Dictionary {
             bits: Vec::new(),
             live: Vec::new(),
             live_topics: 0,
+            recent: Mutex::default(),
             topic_bits,
         }
     }
@@ -105,6 +126,7 @@ impl Dictionary {
         }
         set_bit(&mut self.live, id);
         self.live_topics += 1;
+        self.recent.get_mut().clear();
     }
 
     /// Subtracts `messages` messages of a topic; a topic without messages is forgotten.
@@ -117,6 +139,7 @@ impl Dictionary {
         }
         let Some(Entry { name, .. }) = slot.take() else { return };
         self.live_topics -= 1;
+        self.recent.get_mut().clear();
         if let Some(word) = self.live.get_mut(id as usize / 64) {
             *word &= !(1 << (id % 64));
         }
@@ -136,8 +159,33 @@ impl Dictionary {
 
     /// The topics that a query matches.
     pub(crate) fn select(&self, query: &Query) -> Selection {
-        let mut words = match &query.topics {
+        let is_remembered = match &query.topics {
             Topics::Any if query.channel.is_none() => return Selection::All,
+            Topics::Any => false,
+            Topics::List(topics) => REMEMBERED_LIST.contains(&topics.len()),
+            Topics::Bloom(_) => true,
+        };
+        let set = if is_remembered { self.select_again(query) } else { Arc::new(self.select_now(query)) };
+        Selection::Topics(set)
+    }
+
+    /// The topics that a query selects, as remembered, and otherwise remembered for the next page.
+    fn select_again(&self, query: &Query) -> Arc<TopicSet> {
+        let is_same = |one: &&Remembered| one.topics == query.topics && one.channel == query.channel;
+        if let Some(known) = self.recent.lock().iter().find(is_same) {
+            return known.set.clone();
+        }
+        let set = Arc::new(self.select_now(query));
+        let next =
+            Remembered { topics: query.topics.clone(), channel: query.channel.clone(), set: set.clone() };
+        let mut recent = self.recent.lock();
+        recent.truncate(REMEMBERED_MAX - 1);
+        recent.push_front(next);
+        set
+    }
+
+    fn select_now(&self, query: &Query) -> TopicSet {
+        let mut words = match &query.topics {
             Topics::Any => self.live.clone(),
             Topics::List(topics) => self.listed(topics),
             Topics::Bloom(filter) => self.filtered(filter),
@@ -145,7 +193,7 @@ impl Dictionary {
         if let Some(channel) = &query.channel {
             self.keep_channel(channel, &mut words);
         }
-        Selection::Topics(TopicSet::of_words(words))
+        TopicSet::of_words(words)
     }
 
     /// The topics of a list as a bit map.
@@ -159,7 +207,7 @@ impl Dictionary {
         words
     }
 
-    /// The topics that a filter matches as a bit map. Each page of a query matches all topics, so names are not looked at.
+    /// The topics that a filter matches as a bit map. All topics are tried, so names are not looked at.
     fn filtered(&self, filter: &Bloom) -> Vec<u64> {
         let of_chunk = |(bits, live): (&[TopicBits], &u64)| {
             let matches = bits.iter().enumerate();
@@ -208,7 +256,7 @@ fn set_bit(words: &mut Vec<u64>, id: TopicId) {
 /// The topics that a query matches, by number.
 pub(crate) enum Selection {
     All,
-    Topics(TopicSet),
+    Topics(Arc<TopicSet>),
 }
 
 impl Selection {
@@ -307,5 +355,43 @@ mod tests {
         let query = Query { channel: Some("d".into()), ..query };
         let Selection::Topics(set) = topics.select(&query) else { panic!("a filter was asked for") };
         assert!(set.ids().is_empty(), "no topic of another channel");
+    }
+
+    #[test]
+    fn a_selection_that_is_repeated_has_the_topics_that_occur_by_then() {
+        let mut topics = dictionary();
+        let filter = Topics::Bloom(Box::new(Bloom::FULL));
+        let list = Topics::List((1..40).map(|len| "t".repeat(len)).collect());
+        for wanted in [filter, list] {
+            let query = Query { topics: wanted, ..Query::default() };
+            let selected = |topics: &Dictionary| match topics.select(&query) {
+                Selection::Topics(set) => set.ids().to_vec(),
+                Selection::All => panic!("topics were asked for"),
+            };
+            let one = topics.count("c", "t", 1).0;
+            assert_eq!((selected(&topics), selected(&topics)), (vec![one], vec![one]));
+            let other = topics.count("c", "tt", 1).0;
+            assert_eq!(selected(&topics), [one, other], "a topic that appeared");
+            topics.discount(one, 1);
+            assert_eq!(selected(&topics), [other], "a topic that disappeared");
+            topics.discount(other, 1);
+        }
+    }
+
+    #[test]
+    fn each_query_gets_its_own_selection_and_few_are_remembered() {
+        let mut topics = dictionary();
+        let one = topics.count("c", "t", 1).0;
+        for len in 0..2 * REMEMBERED_MAX as u16 {
+            let mut filter = Bloom::EMPTY;
+            filter.insert(TopicBits::new([len; 3]));
+            let query = Query { topics: Topics::Bloom(Box::new(filter)), ..Query::default() };
+            for channel in ["c", "d"] {
+                let query = Query { channel: Some(channel.into()), ..query.clone() };
+                let Selection::Topics(set) = topics.select(&query) else { panic!("a filter was asked for") };
+                assert_eq!(set.contains(one), (len, channel) == (1, "c"));
+            }
+        }
+        assert_eq!(topics.recent.get_mut().len(), REMEMBERED_MAX);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
-use restante_archive::{Appended, Archive, Config, EngineUrl, Message, Opened, Walk, open};
+use restante_archive::{Appended, Archive, Config, EngineUrl, Message, Opened, Page, Walk, open};
 use restante_bench::{dataset::Dataset, touch_all};
 use restante_waku_wire::bloom::content_topic_bits;
 use tokio::task::JoinSet;
@@ -96,19 +96,27 @@ async fn append(archive: Arc<dyn Archive>, batch: Vec<Message>) -> anyhow::Resul
     Ok(())
 }
 
+impl Tally {
+    /// Counts the messages of a page and reads their bodies.
+    fn add_page(&mut self, page: &Page) {
+        let bytes = &mut self.bytes;
+        touch_all(page.bodies().inspect(|body| *bytes += body.len() as u64));
+        self.rows += page.len() as u64;
+    }
+}
+
 #[async_trait]
 impl Store for Ours {
     async fn ask(&self, question: &Question, _lane: usize) -> anyhow::Result<Tally> {
+        let archive = &*self.opened.archive;
         let mut tally = Tally::default();
+        if question.access != Access::Full {
+            tally.add_page(&archive.query(&question.query).await?);
+            return Ok(tally);
+        }
         let mut walk = Walk::new(question.query.clone());
-        while let Some(page) = walk.next(&*self.opened.archive).await? {
-            let mut bytes = 0;
-            touch_all(page.bodies().inspect(|body| bytes += body.len() as u64));
-            tally.rows += page.len() as u64;
-            tally.bytes += bytes;
-            if question.access != Access::Full {
-                break;
-            }
+        while let Some(page) = walk.next(archive).await? {
+            tally.add_page(&page);
         }
         Ok(tally)
     }

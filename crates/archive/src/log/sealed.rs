@@ -460,7 +460,7 @@ mod tests {
         ["3", "50"].iter().for_each(|topic| set.add(dictionary.find("c", topic).unwrap()));
         let key = |timestamp| Key { timestamp: Timestamp(timestamp), message_hash: MessageHash::MIN };
         let range = KeyRange { from: key(from), from_excluded: false, until: Some(key(until)) };
-        let selection = Selection::Topics(set);
+        let selection = Selection::Topics(set.into());
         let budget = Budget::unlimited();
         let found = sealed.find(&Find { range, selection: &selection, direction, limit, budget: &budget });
         assert_eq!(sealed.merges.load(Ordering::Relaxed), 1, "postings were merged");

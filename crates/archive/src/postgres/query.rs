@@ -395,7 +395,11 @@ impl Reading<'_> {
             _ => {}
         }
         let mut found = self
-            .read(window, Ask { access, direction, with_state, expects: unit.expects }, &parameters)
+            .read(
+                window,
+                Ask { access, direction, with_state, expects: unit.expects.min(limit as f64) },
+                &parameters,
+            )
             .await?;
         if is_from_end {
             found.offsets.reverse();

@@ -13,11 +13,9 @@ use super::{S3, cache::Cache, client::Get, error::failed, receive::blocking, sch
 use crate::{
     CHUNK_BYTES_MAX, Error, Source,
     error::no_blob,
+    hash::hash_in_turns,
     limits::{check_range, clip},
 };
-
-/// Chunks up to this length are hashed inline, longer ones on the blocking pool.
-const HASHED_HERE_BYTES_MAX: usize = 64 << 10;
 
 impl S3 {
     /// Opens a range of a blob.
@@ -75,6 +73,8 @@ pub(super) struct Blob {
     /// The bytes to add to the cache if the hash is right.
     copy: Option<(Arc<Cache>, Vec<Bytes>)>,
     is_over: bool,
+    /// Stays true when the wait for a chunk was cancelled: the chunk may be lost.
+    is_waiting: bool,
 }
 
 impl Blob {
@@ -90,6 +90,7 @@ impl Blob {
             hasher: is_whole.then(Sha256::new),
             copy: cache.map(|cache| (cache.clone(), Vec::new())),
             is_over: false,
+            is_waiting: false,
         }
     }
 
@@ -108,18 +109,8 @@ impl Blob {
     async fn add(&mut self, chunk: &Bytes) -> Result<(), Error> {
         let len = chunk.len() as u64;
         self.left = self.left.checked_sub(len).ok_or_else(|| self.not_those_that_were_put())?;
-        if let Some(mut hasher) = self.hasher.take() {
-            self.hasher = Some(if chunk.len() <= HASHED_HERE_BYTES_MAX {
-                hasher.update(chunk);
-                hasher
-            } else {
-                let chunk = chunk.clone();
-                blocking(move || {
-                    hasher.update(&chunk);
-                    Ok(hasher)
-                })
-                .await?
-            });
+        if let Some(hasher) = &mut self.hasher {
+            hash_in_turns(hasher, chunk).await;
         }
         if let Some((_, chunks)) = &mut self.copy {
             chunks.push(chunk.clone());
@@ -184,12 +175,35 @@ impl Source for Blob {
         if self.is_over {
             return Ok(None);
         }
+        if std::mem::replace(&mut self.is_waiting, true) {
+            return Err(Error::unavailable("the read of the blob was interrupted before"));
+        }
         let next = match self.next_frame().await {
             Ok(Some(chunk)) => self.add(&chunk).await.map(|()| Some(chunk)),
             Ok(None) => self.end().map(|()| None),
             Err(error) => Err(error),
         };
+        self.is_waiting = false;
         self.is_over = !matches!(next, Ok(Some(_)));
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+    use restante_core::ErrorKind;
+
+    use super::*;
+    use crate::hash::id_of;
+
+    #[tokio::test]
+    async fn a_read_does_not_go_on_after_a_cancelled_call() {
+        let (store, path, bytes) = (InMemory::new(), Path::from("blob"), vec![7; 300 << 10]);
+        store.put(&path, bytes.clone().into()).await.unwrap();
+        let mut blob = Blob::new(id_of(&bytes), store.get(&path).await.unwrap(), None);
+        assert!(blob.next().now_or_never().is_none(), "hashing so many bytes is interrupted");
+        assert_eq!(blob.next().await.unwrap_err().kind(), ErrorKind::Unavailable);
     }
 }

@@ -12,12 +12,10 @@ use object_store::PutPayload;
 use restante_core::BlobId;
 use sha2::{Digest, Sha256};
 
-use crate::{CHUNK_BYTES_MAX, Error, Source, limits::check_length};
+use crate::{CHUNK_BYTES_MAX, Error, Source, hash::hash_in_turns, limits::check_length};
 
 /// Blobs up to this length stay in memory, longer ones are written to a file until they are in the storage.
 const MEMORY_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64;
-/// Chunks up to this length are hashed inline, longer ones on the blocking pool.
-const HASHED_HERE_BYTES_MAX: usize = 64 << 10;
 
 /// A completely received blob.
 pub(super) struct Received {
@@ -53,14 +51,13 @@ pub(super) async fn receive(
     while let Some(chunk) = source.next().await? {
         bytes += chunk.len() as u64;
         check_length(bytes, bytes_max)?;
-        let is_for_file = bytes > MEMORY_BYTES_MAX;
-        if !is_for_file && chunk.len() <= HASHED_HERE_BYTES_MAX {
-            spool.hasher.update(&chunk);
+        if bytes > MEMORY_BYTES_MAX {
+            let folder = folder.to_owned();
+            spool = blocking(move || spool.write(chunk, &folder)).await?;
+        } else {
+            hash_in_turns(&mut spool.hasher, &chunk).await;
             spool.chunks.push(chunk);
-            continue;
         }
-        let folder = folder.to_owned();
-        spool = blocking(move || spool.add(chunk, is_for_file, &folder)).await?;
     }
     let id = BlobId(spool.hasher.finalize().into());
     let body = spool.file.map_or(Body::Memory(spool.chunks), Body::File);
@@ -68,12 +65,10 @@ pub(super) async fn receive(
 }
 
 impl Spool {
-    fn add(mut self, chunk: Bytes, is_for_file: bool, folder: &Path) -> Result<Self, Error> {
+    /// Hashes a chunk and writes it to the file, after those that are in memory.
+    fn write(mut self, chunk: Bytes, folder: &Path) -> Result<Self, Error> {
         self.hasher.update(&chunk);
         self.chunks.push(chunk);
-        if !is_for_file {
-            return Ok(self);
-        }
         let name = folder.display();
         let file = match &mut self.file {
             Some(file) => file,
@@ -134,7 +129,7 @@ impl Received {
     }
 }
 
-/// Runs work on files, and long hashing, on the blocking pool.
+/// Runs work on files on the blocking pool.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
