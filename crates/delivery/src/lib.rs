@@ -5,6 +5,7 @@ pub mod auto_reply;
 mod config;
 pub mod dkim;
 pub mod domain_records;
+mod dropped;
 mod follower_metrics;
 mod learning;
 mod metrics;
@@ -22,6 +23,7 @@ mod vacation;
 mod vacation_reply;
 
 pub use config::DeliveryConfig;
+pub use dropped::note_dropped;
 pub use follower_metrics::FollowerMetrics;
 pub use learning::LearningFollower;
 pub use metrics::SenderMetrics;

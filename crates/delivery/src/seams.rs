@@ -119,6 +119,11 @@ pub enum RecipientOutcome<'r> {
         /// The [`key`](restante_mail::queue::Source::key) of the report, which is itself in the queue.
         report: &'r [u8; 32],
     },
+    /// It was dropped from the queue.
+    Dropped {
+        /// Who dropped it, in one line.
+        by: &'r str,
+    },
 }
 
 /// An outcome for the operators of the server.

@@ -7,15 +7,19 @@ use restante_core::{Error, ErrorKind};
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{
     Mail, OutboxEntry, RecipientState, Submission, UndoStatus, outbox,
-    queue::{LIST_MAX, ListFilter, NewMessage, Queue, Reply, Selection, SourceKind},
+    queue::{LIST_MAX, ListFilter, NewMessage, Queue, QueuedId, QueuedRecipient, Reply, SourceKind},
     submission,
 };
 use restante_records::{AccountId, Changes, RecordId};
 use tracing::{error, warn};
 
 use crate::{
-    OutcomeLog, SubmittedMessage, follower_metrics::FollowerMetrics, prepare, submissions::smtp_reply,
+    OutcomeLog, SubmittedMessage, follower_metrics::FollowerMetrics, note_dropped, prepare,
+    submissions::smtp_reply,
 };
+
+/// Who drops messages that are canceled, for the operators.
+const BY_AUTHOR: &str = "its author";
 
 /// Messages that are read from the outbox at once.
 const PAGE: usize = 64;
@@ -102,21 +106,29 @@ impl SubmissionFollower {
             return Ok(());
         }
         let filter = ListFilter { account: Some(account), ..ListFilter::default() };
-        let (mut ids, mut after) = (Vec::new(), None);
+        let mut after = None;
         loop {
-            let page = self.queue.list(&filter, after.as_ref(), LIST_MAX).await?;
-            for recipient in page.recipients {
+            let mut page = self.queue.list(&filter, after.as_ref(), LIST_MAX).await?;
+            page.recipients.retain(|recipient| {
                 let source = &recipient.message.source;
-                if source.kind == SourceKind::Submission && canceled.contains(&source.record) {
-                    ids.push(recipient.id);
-                }
-            }
+                source.kind == SourceKind::Submission && canceled.contains(&source.record)
+            });
+            self.drop_recipients(&page.recipients).await?;
             after = page.next;
             if after.is_none() {
-                break;
+                return Ok(());
             }
         }
-        self.queue.drop_all(&Selection::Ids(ids)).await.map(drop)
+    }
+
+    async fn drop_recipients(&self, recipients: &[QueuedRecipient]) -> Result<(), Error> {
+        let ids: Vec<QueuedId> = recipients.iter().map(|recipient| recipient.id).collect();
+        let dropped = self.queue.drop_ids(&ids).await?;
+        let Some(outcomes) = &self.outcomes else { return Ok(()) };
+        for recipient in recipients.iter().filter(|recipient| dropped.contains(&recipient.id)) {
+            note_dropped(&**outcomes, self.mail.blobs().as_ref(), recipient, BY_AUTHOR).await;
+        }
+        Ok(())
     }
 
     async fn note(&self, message: &NewMessage, refused: Option<&Reply>) {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_core::{Clock, ManualClock, Timestamp};
 use restante_delivery::{
-    FollowerMetrics, MailSubmissions, NotedOutcome, OutcomeLog, SubmissionFollower, Submissions,
-    SubmittedMessage, VacationFollower,
+    FollowerMetrics, MailSubmissions, NotedOutcome, OutcomeLog, RecipientOutcome, SubmissionFollower,
+    Submissions, SubmittedMessage, VacationFollower,
 };
 use restante_directory::{
     Actor, Answer, Directory, DirectoryConfig, DirectoryMetrics, Operation, Role as UserRole,
@@ -35,10 +35,15 @@ struct Scene {
     account: AccountId,
 }
 
-/// What is noted for operators: the recipients, the Message-ID, and the code of what refused it.
+/// What is noted for operators.
 #[derive(Default)]
-struct Notes(parking_lot::Mutex<Vec<Note>>);
+struct Notes {
+    submitted: parking_lot::Mutex<Vec<Note>>,
+    /// The recipient, the Message-ID, and who dropped it.
+    dropped: parking_lot::Mutex<Vec<(String, Option<String>, String)>>,
+}
 
+/// The recipients, the Message-ID, and the code of the reply if the message was refused.
 type Note = (Vec<String>, Option<String>, Option<u16>);
 
 impl OutcomeLog for Notes {
@@ -46,11 +51,15 @@ impl OutcomeLog for Notes {
         assert!(submitted.message.source.account.is_some() && submitted.message.sender == "anna@example.org");
         let recipients = submitted.message.recipients.iter().map(|recipient| recipient.address.clone());
         let (id, code) = (submitted.message_id.map(str::to_owned), submitted.refused.map(|reply| reply.code));
-        self.0.lock().push((recipients.collect(), id, code));
+        self.submitted.lock().push((recipients.collect(), id, code));
     }
 
     fn note(&self, noted: NotedOutcome<'_>) {
-        panic!("a follower makes no attempts: {noted:?}");
+        let RecipientOutcome::Dropped { by } = noted.outcome else {
+            panic!("a follower makes no attempts: {noted:?}");
+        };
+        let id = noted.message_id.map(str::to_owned);
+        self.dropped.lock().push((noted.recipient.to_owned(), id, by.to_owned()));
     }
 }
 
@@ -267,7 +276,7 @@ async fn jrn3_a_submission_is_noted_when_it_is_queued() {
     scene.follow(scene.noted_submissions(&notes)).await;
     scene.follow(scene.noted_submissions(&notes)).await;
     let recipients = vec!["bob@example.net".to_owned(), "carol@example.org".to_owned()];
-    assert_eq!(*notes.0.lock(), [(recipients, Some("1@x".to_owned()), None)]);
+    assert_eq!(*notes.submitted.lock(), [(recipients, Some("1@x".to_owned()), None)]);
 }
 
 #[tokio::test]
@@ -331,8 +340,13 @@ async fn su4_what_is_canceled_is_not_queued_or_not_sent() {
         updated: vec![restante_records::Changed { kind: restante_mail::submission::KIND, id: late }],
         ..Changes::default()
     };
-    scene.submissions().handle(scene.account, &changes).await.unwrap();
+    let notes = Arc::new(Notes::default());
+    for _ in 0..2 {
+        scene.noted_submissions(&notes).handle(scene.account, &changes).await.unwrap();
+    }
     assert_eq!(scene.queued().await, []);
+    let dropped = |recipient: &str| (recipient.to_owned(), Some("1@x".to_owned()), "its author".to_owned());
+    assert_eq!(*notes.dropped.lock(), ["bob@example.net", "carol@example.org"].map(dropped));
     let sent = scene.submit(60).await;
     assert!(submissions.release(scene.account, sent).await.unwrap());
     let found = scene.mail.submissions(scene.account, &[sent]).await.unwrap().remove(0).unwrap();

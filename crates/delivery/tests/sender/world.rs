@@ -414,6 +414,7 @@ impl OutcomeLog for Double {
             RecipientOutcome::Postponed(reply) => format!("postponed {} {}", reply.code, reply.text),
             RecipientOutcome::Failed(reply) => format!("failed {}", reply.code),
             RecipientOutcome::Reported { kind, .. } => format!("reported {kind:?}"),
+            RecipientOutcome::Dropped { by } => format!("dropped by {by}"),
         };
         self.log.noted.lock().push(format!("{id} {} {place}: {outcome}", noted.recipient));
     }

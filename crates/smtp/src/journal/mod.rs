@@ -116,7 +116,7 @@ pub enum Outcome {
     /// An operator released it from the quarantine, but the recipient could not get it for this reason: it stays there. The text
     /// names the operator.
     NotReleased(NotedReply),
-    /// This operator dropped it from the quarantine.
+    /// It was dropped from the quarantine, or from the queue, by this operator, or from the queue by its author.
     Dropped(Cow<'static, str>),
 }
 

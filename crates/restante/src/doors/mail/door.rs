@@ -381,8 +381,14 @@ impl OpenDoor for OpenMail {
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         let (queue, limits) = (self.sending.queue.clone(), self.sending.limits.clone());
         routes.push(Outgoing::new(queue.clone(), limits, self.directory.clone()).route());
-        let operator =
-            commands::queue::Operator { queue, directory: self.directory.clone(), mail: self.mail.clone() };
+        let blobs = self.mail.blobs();
+        let noting = |outcomes| commands::queue::Noting { outcomes, blobs: blobs.clone() };
+        let operator = commands::queue::Operator {
+            queue,
+            directory: self.directory.clone(),
+            mail: self.mail.clone(),
+            noting: self.sending.outcomes.clone().map(noting),
+        };
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
         let operator = commands::quarantine::Operator(self.quarantine.clone());
         routes.push(commands::quarantine::route(operator, backups::data_folder(config)));

@@ -79,6 +79,8 @@ pub(super) struct Sending {
     forwards: Forwards,
     local: LocalDelivery,
     outbox: Arc<QueueOutbox>,
+    /// Where the outcomes of outgoing mail are noted, unless the settings disable it.
+    pub(super) outcomes: Option<Arc<dyn OutcomeLog>>,
     health: SenderHealth,
     key_file: KeyFileCheck,
     clock: Arc<dyn Clock>,
@@ -143,8 +145,7 @@ impl Sending {
             hostname: config.smtp.hostname.clone(),
             journal: journal.clone(),
         };
-        let outcomes = journal.map(|journal| JournalOutcomes { journal, clock: clock.clone() });
-        let outcomes = outcomes.map(|outcomes| Arc::new(outcomes) as Arc<dyn OutcomeLog>);
+        let outcomes = journal.map(|journal| outcomes(journal, clock.clone()));
         let parts = SenderParts {
             queue: queue.clone(),
             blobs: mail.blobs().clone(),
@@ -159,7 +160,7 @@ impl Sending {
         };
         let sender = Sender::new(parts, config.delivery.clone());
         let submissions =
-            SubmissionFollower::new(mail.clone(), queue.clone(), outcomes, metrics.followers.clone());
+            SubmissionFollower::new(mail.clone(), queue.clone(), outcomes.clone(), metrics.followers.clone());
         let named = Settings { gather: SUBMISSIONS_GATHERED, ..Settings::new(SubmissionFollower::NAME) };
         let submissions = Follower::new(named, records, submissions, clock.clone(), follow)?;
         let vacations =
@@ -179,7 +180,7 @@ impl Sending {
         };
         let tasks = Some(Tasks { sender, submissions, vacations, learning });
         let key_file = stores.key_file.clone();
-        Ok(Self { queue, limits, forwards, local, outbox, health, key_file, clock, tasks })
+        Ok(Self { queue, limits, forwards, local, outbox, outcomes, health, key_file, clock, tasks })
     }
 
     /// Sends mail until the server stops.
@@ -310,6 +311,10 @@ impl Local for ServerLocal {
 }
 
 /// Records the outcomes of outgoing mail in the journal of deliveries.
+pub(super) fn outcomes(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Arc<dyn OutcomeLog> {
+    Arc::new(JournalOutcomes { journal, clock })
+}
+
 struct JournalOutcomes {
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
@@ -317,27 +322,16 @@ struct JournalOutcomes {
 
 impl OutcomeLog for JournalOutcomes {
     fn note(&self, noted: NotedOutcome<'_>) {
-        let (reply, outcome): (_, fn(NotedReply) -> Outcome) = match noted.outcome {
+        let (reply, outcome) = match noted.outcome {
             // The accounts that receive it are recorded where it is stored.
             RecipientOutcome::Delivered(_) if noted.is_local => return,
-            RecipientOutcome::Delivered(reply) => (Some(reply), Outcome::Sent),
-            RecipientOutcome::Postponed(reply) => (Some(reply), Outcome::Postponed),
-            RecipientOutcome::Failed(reply) => (Some(reply), Outcome::Failed),
-            RecipientOutcome::Reported { .. } => (None, Outcome::Reported),
-        };
-        let note = match (reply, noted.outcome) {
-            (Some(reply), _) => noted_reply(reply),
-            (None, RecipientOutcome::Reported { kind, report }) => {
-                let what = match kind {
-                    NoticeKind::Failed => "failed",
-                    NoticeKind::Delayed => "delayed",
-                    NoticeKind::Delivered { .. } => "delivered",
-                    NoticeKind::Expanded => "expanded",
-                };
-                let reason = format!("{what}, report {}", queued_id(report));
-                NotedReply { code: 0, status: "".into(), reason: reason.into() }
+            RecipientOutcome::Delivered(reply) => (Some(reply), Outcome::Sent(noted_reply(reply))),
+            RecipientOutcome::Postponed(reply) => (Some(reply), Outcome::Postponed(noted_reply(reply))),
+            RecipientOutcome::Failed(reply) => (Some(reply), Outcome::Failed(noted_reply(reply))),
+            RecipientOutcome::Reported { kind, report } => {
+                (None, Outcome::Reported(report_reply(kind, report)))
             }
-            (None, _) => return,
+            RecipientOutcome::Dropped { by } => (None, Outcome::Dropped(by.to_owned().into())),
         };
         let message = noted.message;
         // A report belongs to the account that sent the message it is about.
@@ -354,7 +348,7 @@ impl OutcomeLog for JournalOutcomes {
             id: queued_id(&message.source.key),
             message_id: noted.message_id.map(str::to_owned),
             bytes: message.size,
-            outcome: outcome(note),
+            outcome,
         });
     }
 
@@ -381,6 +375,18 @@ impl OutcomeLog for JournalOutcomes {
             });
         }
     }
+}
+
+/// What a report states, and its id.
+fn report_reply(kind: NoticeKind, report: &[u8; 32]) -> NotedReply {
+    let what = match kind {
+        NoticeKind::Failed => "failed",
+        NoticeKind::Delayed => "delayed",
+        NoticeKind::Delivered { .. } => "delivered",
+        NoticeKind::Expanded => "expanded",
+    };
+    let reason = format!("{what}, report {}", queued_id(report));
+    NotedReply { code: 0, status: "".into(), reason: reason.into() }
 }
 
 fn noted_reply(reply: &Reply) -> NotedReply {

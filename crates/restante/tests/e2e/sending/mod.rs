@@ -449,6 +449,44 @@ fn jrn1_the_way_of_a_message_is_traced_from_submission_to_the_last_reply() {
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
+/// It went on as queued.
+#[test]
+fn what_operators_drop_is_traced_whether_the_server_runs_or_not() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    make_account(&folder);
+    let sending = Sending::start(&folder, &sink);
+    sending.queue(&folder, &["hold", "--all", "--why", "a test"]);
+    let text = format!("Message-ID: <dropped@example.org>\n{}", message("Lunch"));
+    assert!(sending.submit(&["bob@example.net", "later@example.net"], &text).starts_with("250 "));
+    let found = sending.queue(&folder, &["list", "--domain", "example.net", "--format", "json"]);
+    let found: Vec<Value> = serde_json::from_str(&found).unwrap();
+    let id = |recipient: &str| -> String {
+        let queued = found.iter().find(|queued| queued["recipient"] == recipient).unwrap();
+        queued["id"].as_str().unwrap().to_owned()
+    };
+    let last = |recipient: &str, reach: &[&str]| -> Value {
+        let args = [&["mail", "trace", "<dropped@example.org>", "--format", "json"], reach].concat();
+        let found: Vec<Value> = serde_json::from_str(&said(&folder, &args)).unwrap();
+        found.into_iter().find(|entry| entry["recipient"] == recipient).unwrap()
+    };
+    sending.queue(&folder, &["drop", &id("bob@example.net"), "--yes"]);
+    let dropped = last("bob@example.net", &["--rest", &sending.operators]);
+    assert_eq!(
+        (&dropped["outcome"], &dropped["listener"]),
+        (&json!("dropped"), &json!("queue")),
+        "{dropped}"
+    );
+    assert!(dropped["reason"].as_str().unwrap().starts_with("by "), "{dropped}");
+    assert_eq!((&dropped["address"], &dropped["sender"]), (&json!(USER), &json!(USER)), "{dropped}");
+    assert_eq!(last("later@example.net", &["--rest", &sending.operators])["outcome"], "queued");
+    assert_eq!(sending.server.stop().code(), Some(0));
+    said(&folder, &["queue", "drop", &id("later@example.net"), "--yes"]);
+    let dropped = last("later@example.net", &[]);
+    assert_eq!(dropped["outcome"], "dropped", "{dropped}");
+    assert!(dropped["reason"].as_str().unwrap().ends_with(" on the command line"), "{dropped}");
+}
+
 #[test]
 fn jrn3_a_submission_by_jmap_is_traced_from_the_queue_on() {
     let (_guard, folder) = folder();

@@ -109,7 +109,7 @@ pub(super) enum TracedOutcome {
     Released,
     /// Released by an operator, but it could not be delivered to the recipient.
     NotReleased,
-    /// Dropped from the quarantine by an operator.
+    /// Dropped by an operator from the quarantine or from the queue, or canceled by its author.
     Dropped,
 }
 

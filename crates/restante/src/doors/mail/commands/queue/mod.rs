@@ -11,8 +11,8 @@ use anyhow::{Context, bail};
 use clap::{ArgGroup, Args, Subcommand};
 use restante_directory::EmailAddress;
 
-pub(crate) use operate::Operator;
 use operate::{Filter, IDS_MAX, QueueAnswer, QueueOperation, ReachedQueue, Which};
+pub(crate) use operate::{Noting, Operator};
 pub(crate) use route::route;
 
 use super::directory::reach::DirectoryFlags;

@@ -1,8 +1,10 @@
 //! The operations on the queue of outgoing mail, which a command does itself or requests from a running server.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use restante_blobs::Blobs;
 use restante_core::{Error, ErrorKind};
+use restante_delivery::{OutcomeLog, note_dropped};
 use restante_directory::{Actor, Answer, Directory, EmailAddress};
 use restante_mail::{
     Mail, RecipientState,
@@ -13,17 +15,18 @@ use restante_mail::{
 };
 use restante_records::{AccountId, RecordId};
 use serde::{Deserialize, Serialize};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     clock,
     config::Config,
     doors::mail::{
+        blobs,
         commands::{
             directory::reach::{Reached, RunningServer, command_line},
             mail,
         },
-        sending,
+        journal, sending,
     },
 };
 
@@ -31,6 +34,8 @@ use crate::{
 pub(super) const PATH: &str = "/admin/v1/queue";
 /// The reply that a JMAP submission shows for a recipient that was dropped.
 const DROPPED_REPLY: &str = "554 5.7.0 dropped by an operator of the server";
+/// How long the last entries of the journal may take to be written.
+const JOURNAL_CLOSE_MAX: Duration = Duration::from_secs(10);
 /// The most ids that one operation names.
 pub(super) const IDS_MAX: usize = 1_000;
 
@@ -168,13 +173,23 @@ pub(crate) struct Operator {
     pub(crate) directory: Directory,
     /// For the JMAP submissions.
     pub(crate) mail: Mail,
+    /// Where dropped recipients are noted, unless there is no journal of deliveries.
+    pub(crate) noting: Option<Noting>,
+}
+
+/// Notes dropped recipients.
+#[derive(Clone)]
+pub(crate) struct Noting {
+    pub(crate) outcomes: Arc<dyn OutcomeLog>,
+    /// With the messages, for their Message-IDs.
+    pub(crate) blobs: Arc<dyn Blobs>,
 }
 
 impl Operator {
     /// An operator for records that this process has open.
     pub(super) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
         let mail::Operator { mail, directory, .. } = mail::Operator::open(records, config).await?;
-        Ok(Self { queue: sending::queue(records, clock::system()), directory, mail })
+        Ok(Self { queue: sending::queue(records, clock::system()), directory, mail, noting: None })
     }
 
     /// Does one operation. Changes of the queue are logged.
@@ -220,14 +235,14 @@ impl Operator {
                 Ok(changed(actor, "released", count))
             }
             QueueOperation::Drop { which } => {
-                let count = self.drop_all(self.selection(&which).await?).await?;
+                let count = self.drop_all(self.selection(&which).await?, actor).await?;
                 Ok(changed(actor, "dropped", count))
             }
         }
     }
 
     /// Drops recipients, page by page.
-    async fn drop_all(&self, selection: Selection) -> Result<u64, Error> {
+    async fn drop_all(&self, selection: Selection, actor: &Actor) -> Result<u64, Error> {
         let filter = match selection {
             Selection::Ids(ids) => {
                 let (mut found, mut damaged) = (Vec::with_capacity(ids.len()), Vec::new());
@@ -239,14 +254,14 @@ impl Operator {
                     }
                 }
                 let damaged = self.queue.drop_all(&Selection::Ids(damaged)).await?;
-                return Ok(damaged + self.drop_found(found).await?);
+                return Ok(damaged + self.drop_found(found, actor).await?);
             }
             Selection::Matching(filter) => filter,
         };
         let (mut dropped, mut after) = (0, None);
         loop {
             let page = self.queue.list(&filter, after.as_ref(), LIST_MAX).await?;
-            dropped += self.drop_found(page.recipients).await?;
+            dropped += self.drop_found(page.recipients, actor).await?;
             after = page.next;
             if after.is_none() {
                 return Ok(dropped);
@@ -254,12 +269,15 @@ impl Operator {
         }
     }
 
-    /// Drops these, and ends their state in JMAP submissions.
-    async fn drop_found(&self, recipients: Vec<QueuedRecipient>) -> Result<u64, Error> {
+    /// Drops these, notes it in the journal of deliveries, and ends their state in JMAP submissions.
+    async fn drop_found(&self, recipients: Vec<QueuedRecipient>, actor: &Actor) -> Result<u64, Error> {
         let ids: Vec<QueuedId> = recipients.iter().map(|recipient| recipient.id).collect();
         let dropped: BTreeSet<QueuedId> = self.queue.drop_ids(&ids).await?.into_iter().collect();
         // The others were sent or have failed since they were read.
         for recipient in recipients.iter().filter(|recipient| dropped.contains(&recipient.id)) {
+            if let Some(Noting { outcomes, blobs }) = &self.noting {
+                note_dropped(&**outcomes, &**blobs, recipient, &actor.0).await;
+            }
             let source = &recipient.message.source;
             if let (SourceKind::Submission, Some(account)) = (source.kind, source.account) {
                 let (address, no) = (&recipient.recipient.address, RecipientState::No);
@@ -406,14 +424,16 @@ impl From<DomainCount> for QueuedDomain {
 
 /// The queue as a command accesses it.
 pub(super) enum ReachedQueue<'r> {
-    Here(Box<Operator>),
+    Here { operator: Box<Operator>, config: &'r Config },
     Server(&'r RunningServer),
 }
 
 impl<'r> ReachedQueue<'r> {
     pub(super) async fn of(reached: &'r Reached) -> anyhow::Result<Self> {
         Ok(match reached {
-            Reached::Here { opened, config } => Self::Here(Box::new(Operator::open(opened, config).await?)),
+            Reached::Here { opened, config } => {
+                Self::Here { operator: Box::new(Operator::open(opened, config).await?), config }
+            }
             Reached::Server(server) => Self::Server(server),
         })
     }
@@ -422,12 +442,45 @@ impl<'r> ReachedQueue<'r> {
     pub(super) async fn operate(&self, operation: QueueOperation) -> anyhow::Result<QueueAnswer> {
         match self {
             // A refusal has the same exit code as when a running server refuses.
-            Self::Here(operator) => {
-                operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
-            }
+            Self::Here { operator, config } => match operation {
+                QueueOperation::Drop { .. } => operate_with_journal(operator, config, operation).await,
+                operation => here(operator, operation).await,
+            },
             Self::Server(server) => server.ask(PATH, operation).await,
         }
     }
+}
+
+async fn here(operator: &Operator, operation: QueueOperation) -> anyhow::Result<QueueAnswer> {
+    operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// Does an operation whose outcomes are noted in the journal of deliveries, unless a running server has it open.
+async fn operate_with_journal(
+    operator: &Operator,
+    config: &Config,
+    operation: QueueOperation,
+) -> anyhow::Result<QueueAnswer> {
+    let Some(journal) = journal::open_unless_held(config)? else { return here(operator, operation).await };
+    // Without them notes have no Message-ID, but mail can be dropped.
+    let stored = match blobs::open_existing(config).await {
+        Ok(stored) => Some(stored),
+        Err(error) => {
+            warn!(error = format!("{error:#}"), "the journal of deliveries gets no Message-IDs");
+            None
+        }
+    };
+    let blobs = stored.as_ref().map_or_else(|| operator.mail.blobs(), |stored| &stored.blobs).clone();
+    let outcomes = sending::outcomes(Arc::new(journal.clone()), clock::system());
+    let operator = Operator { noting: Some(Noting { outcomes, blobs }), ..operator.clone() };
+    let writing = tokio::spawn(journal.clone().run());
+    let answer = here(&operator, operation).await;
+    writing.abort();
+    journal::close(&journal, JOURNAL_CLOSE_MAX).await?;
+    if let Some(stored) = stored {
+        stored.upkeep.close().await?;
+    }
+    answer
 }
 
 #[cfg(test)]
