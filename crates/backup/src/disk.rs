@@ -226,7 +226,7 @@ impl Beneath {
         let opened = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
         let file = match opened {
             Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {
-                return Err(io::Error::other("it is a link, or lies behind one"));
+                return Err(io::Error::other("it is a link, or below a link"));
             }
             opened => File::from(opened?),
         };

@@ -198,7 +198,7 @@ fn check_links(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
         };
         let (name, key) = target.named();
         let what = format!(
-            "the place of the {name}, {}, is or lies behind a link, {}: set {key} to the folder that it leads to",
+            "the place of the {name}, {}, is a link or below a link, {}: set {key} to the folder that it leads to",
             target.path().display(),
             link.display()
         );

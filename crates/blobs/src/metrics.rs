@@ -100,7 +100,7 @@ impl Metrics {
         registry.register("removed_blobs", "Blobs that were removed", removed_blobs.clone());
         registry.register("commit_blobs", "Blobs in one group commit", commit_blobs.clone());
         registry.register("sync_seconds", "Time of one sync of a pack to disk", sync_seconds.clone());
-        let help = "Bytes that were moved out of packs of which less than half was in use";
+        let help = "Bytes that were moved out of packs with less than half in use";
         registry.register("rewritten_bytes", help, rewritten_bytes.clone());
         self.index.register(registry);
         self.s3.register(registry);

@@ -162,7 +162,7 @@ impl Directory {
             depth += 1;
             if depth > DEPTH_MAX {
                 let what = format!(
-                    "the alias {first} would lead through more than {DEPTH_MAX} aliases, one behind the other"
+                    "the alias {first} would lead through more than {DEPTH_MAX} aliases, one after the other"
                 );
                 return Err(Error::conflict(format!("{what}: give it targets that are nearer to the end")));
             }
@@ -207,7 +207,7 @@ impl Walk {
         self.check_circle(&alias.address)?;
         if self.path.len() >= DEPTH_MAX {
             return Err(
-                self.error(&format!("leads through more than {DEPTH_MAX} aliases, one behind the other"))
+                self.error(&format!("leads through more than {DEPTH_MAX} aliases, one after the other"))
             );
         }
         self.path.push((alias.address, alias.targets.into_iter()));

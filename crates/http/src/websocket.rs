@@ -3,6 +3,7 @@
 //! small frame become any amount of memory.
 
 mod stream;
+mod watched;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -43,6 +44,7 @@ pub use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::{AccessEnded, Refusal, server::Tracked};
 use stream::Http2Stream;
+use watched::Watched;
 
 /// The characters of a client's key: 16 bytes in base64 (section 4.1).
 const KEY_CHARS: usize = 24;
@@ -141,6 +143,9 @@ pub struct SocketLimits {
     pub message_bytes_max: usize,
     /// How often a client is pinged. One that leaves two pings unanswered is closed with code 1008.
     pub ping_interval: Duration,
+    /// How long a client may take to send a message after its first byte. Later the socket is closed with code 1008, at the latest one
+    /// `ping_interval` after that.
+    pub message_timeout: Duration,
 }
 
 impl Upgrade {
@@ -205,7 +210,7 @@ impl Upgrade {
                 if !is_allowed {
                     socket.close(CloseCode::Policy, "logged out").await;
                 }
-                socket.frames.into_inner()
+                socket.frames.into_inner().stream
             })
         });
         *self.slot.0.lock() = Some(run);
@@ -245,8 +250,10 @@ pub struct Closed;
 /// The server's end of a WebSocket.
 #[derive(Debug)]
 pub struct WebSocket<S> {
-    frames: WebSocketStream<S>,
+    frames: WebSocketStream<Watched<S>>,
     limits: SocketLimits,
+    /// Since when the next message is awaited; `None` between messages. While nothing is read, a client can't send either.
+    awaited: Option<Instant>,
     /// How many pings were sent since the last frame of the client.
     unanswered: u32,
     next_ping: Instant,
@@ -258,9 +265,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let max = Some(limits.message_bytes_max);
         let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);
         let config = config.read_buffer_size(READ_BUFFER_BYTES).write_buffer_size(WRITE_BUFFER_BYTES);
+        let stream = Watched::new(stream, &read);
         let frames =
             WebSocketStream::from_partially_read(stream, read.into(), Role::Server, Some(config)).await;
-        Self { frames, limits, unanswered: 0, next_ping: Instant::now() + limits.ping_interval }
+        let next_ping = Instant::now() + limits.ping_interval;
+        Self { frames, limits, awaited: None, unanswered: 0, next_ping }
     }
 
     /// The client's next message. While waiting, this pings the client, and answers its pings and its close. Cancel-safe: no
@@ -269,17 +278,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// # Errors
     /// When the socket is closed: by the client, because it breaks the protocol or a limit, or because it answers no pings.
     pub async fn receive(&mut self) -> Result<Message, Closed> {
+        let awaited = *self.awaited.get_or_insert_with(Instant::now);
         loop {
+            let begun = self.frames.get_ref().begun();
+            let due = begun.map(|begun| begun.max(awaited) + self.limits.message_timeout);
             tokio::select! {
+                biased; // what has arrived is read first
                 frame = self.frames.next() => {
                     self.unanswered = 0;
-                    match frame {
-                        Some(Ok(Frame::Text(text))) => return Ok(Message::Text(text.as_str().to_owned())),
-                        Some(Ok(Frame::Binary(bytes))) => return Ok(Message::Binary(bytes)),
-                        Some(Ok(_)) => {} // pings and closes are answered with the next read
+                    let message = match frame {
+                        Some(Ok(Frame::Text(text))) => Message::Text(text.as_str().to_owned()),
+                        Some(Ok(Frame::Binary(bytes))) => Message::Binary(bytes),
+                        Some(Ok(_)) => continue, // pings and closes are answered with the next read
                         Some(Err(error)) => return self.fail(&error).await,
                         None => return Err(Closed),
-                    }
+                    };
+                    self.awaited = None;
+                    return Ok(message);
+                }
+                () = sleep_until(due.unwrap_or(self.next_ping)), if due.is_some() => {
+                    self.close(CloseCode::Policy, "the message did not arrive in time").await;
+                    return Err(Closed);
                 }
                 () = sleep_until(self.next_ping) => self.ping().await?,
             }

@@ -69,7 +69,8 @@ fn files_in(folder: &Path) -> CertificateFiles {
 }
 
 async fn echo(request: Request) -> Result<Response, Refusal> {
-    const LIMITS: SocketLimits = SocketLimits { message_bytes_max: 1 << 10, ping_interval: LONG };
+    const LIMITS: SocketLimits =
+        SocketLimits { message_bytes_max: 1 << 10, ping_interval: LONG, message_timeout: LONG };
     let upgrade = Upgrade::read(&request)?.ok_or(Refusal::bad_request("no WebSocket"))?;
     Ok(upgrade.answer(LIMITS, |socket| {
         Box::pin(async {

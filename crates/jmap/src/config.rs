@@ -47,7 +47,7 @@ pub struct JmapConfig {
     pub attachments_bytes_max: NonZero<u64>,
     /// The most sources of one blob of Blob/upload. At least 64 (RFC 9404 §3.1).
     pub blob_sources_max: NonZero<usize>,
-    /// How long a client may take to send a request, and to send each MiB of an upload.
+    /// How long a client may take to send a request, also as a message of a WebSocket, and to send each MiB of an upload.
     pub body_timeout_ms: NonZero<u64>,
     /// How long changes of an account are collected before they are pushed to clients.
     pub push_delay_ms: u64,

@@ -125,7 +125,7 @@ pub mod email {
     pub const RECEIVED: Property = Property(2);
     /// The id of its thread.
     pub const THREAD: Property = Property(3);
-    /// A hash of (message id, base subject) for its own id, In-Reply-To, and the first and the last 15 References: an email
+    /// A hash of (message id, base subject) for its own id, and for the first and the last 15 ids of In-Reply-To and of References: an email
     /// that shares one belongs to the same thread.
     pub const THREAD_KEY: Property = Property(4);
     /// Each keyword except $seen, as a number, see [`super::keyword`].

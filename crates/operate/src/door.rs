@@ -16,7 +16,7 @@ pub enum Listener {
     Rest,
     /// For operators: console, administration, metrics, health.
     Operate,
-    /// For the users of mail and chat.
+    /// For the users of mail.
     Public,
 }
 

@@ -1,4 +1,4 @@
-//! The listener for the users of mail and chat: its settings, and its URL.
+//! The listener for the users of mail: its settings, and its URL.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -46,7 +46,7 @@ pub(crate) fn check_commit(schema: &Schema, commit: &Commit) -> Result<(), Error
         if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
             && !changed.insert((*kind, *id))
         {
-            return Err(Error::invalid(format!("the record {} stands in two changes of the commit", id.0)));
+            return Err(Error::invalid(format!("the record {} is in two changes of the commit", id.0)));
         }
     }
     check_at_most("bytes of bodies and properties", bytes, COMMIT_BYTES_MAX)

@@ -1,4 +1,4 @@
-//! The listener for the users of mail and chat: its address, and its bounds.
+//! The listener for the users of mail: its address, and its bounds.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -60,7 +60,7 @@ pub(crate) fn sites(config: &PublicConfig) -> Sites {
 /// Logs the address, and warns when passwords would be sent over a network without encryption.
 pub(crate) fn announce(config: &PublicConfig, address: SocketAddr, is_on_stdout: bool) {
     if !is_on_stdout {
-        info!(url = config.url(address), %address, "users of mail and chat");
+        info!(url = config.url(address), %address, "users of mail are served");
     }
     if !address.ip().is_loopback() && !config.tls {
         let advice = "set public.tls, or listen on loopback behind a proxy that speaks TLS";

@@ -64,7 +64,8 @@ async fn read_body(request: axum::extract::Request) -> Result<String, crate::Ref
     Ok(body.len().to_string())
 }
 
-const SOCKET_LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: LONG };
+const SOCKET_LIMITS: SocketLimits =
+    SocketLimits { message_bytes_max: 64 << 10, ping_interval: LONG, message_timeout: LONG };
 
 /// Sends back what it receives over a WebSocket.
 async fn echo(request: axum::extract::Request) -> Result<axum::response::Response, crate::Refusal> {

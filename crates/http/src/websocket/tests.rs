@@ -2,8 +2,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
 
-const LIMITS: SocketLimits =
-    SocketLimits { message_bytes_max: 1 << 10, ping_interval: Duration::from_secs(15) };
+const LIMITS: SocketLimits = SocketLimits {
+    message_bytes_max: 1 << 10,
+    ping_interval: Duration::from_secs(15),
+    message_timeout: Duration::from_secs(60),
+};
 
 /// A client, and the task of a server that sends back what it receives.
 async fn echo() -> (WebSocketStream<DuplexStream>, tokio::task::JoinHandle<()>) {
@@ -125,6 +128,52 @@ async fn a_client_that_answers_pings_stays() {
         client.flush().await.unwrap(); // the answer that was queued
     }
     assert!(!task.is_finished());
+    drop(client);
+    task.await.unwrap();
+}
+
+/// Answers pings until the server sends something else; returns that, and all that follows.
+async fn answer_pings(client: &mut DuplexStream) -> Vec<u8> {
+    for _ in 0..100 {
+        let mut head = [0; 2];
+        client.read_exact(&mut head).await.unwrap();
+        if head != [0x89, 0] {
+            return [&head[..], &rest(client).await].concat();
+        }
+        client.write_all(&frame(0x8a, b"")).await.unwrap();
+    }
+    panic!("the server sends nothing but pings");
+}
+
+/// A client that answered pings between fragments could leave a message unfinished for ever.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_does_not_end_in_time_closes_the_socket() {
+    let (mut client, task) = raw_echo();
+    let begun = Instant::now();
+    client.write_all(&frame(0x01, b"begun")).await.unwrap();
+    let expected = close_frame(1008, b"the message did not arrive in time");
+    assert_eq!(answer_pings(&mut client).await, expected);
+    let latest = LIMITS.message_timeout + LIMITS.ping_interval + CLOSE_TIMEOUT;
+    assert!((LIMITS.message_timeout..=latest).contains(&begun.elapsed()));
+    task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_message_has_the_whole_time() {
+    let (mut client, task) = raw_echo();
+    for _ in 0..3 {
+        client.write_all(&frame(0x01, b"a")).await.unwrap();
+        for _ in 0..3 {
+            let mut ping = [0; 2];
+            client.read_exact(&mut ping).await.unwrap();
+            assert_eq!(ping, [0x89, 0]);
+            client.write_all(&frame(0x8a, b"")).await.unwrap();
+        }
+        client.write_all(&frame(0x80, b"b")).await.unwrap();
+        let mut echo = [0; 4];
+        client.read_exact(&mut echo).await.unwrap();
+        assert_eq!(echo, *b"\x81\x02ab");
+    }
     drop(client);
     task.await.unwrap();
 }

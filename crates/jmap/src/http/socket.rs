@@ -57,7 +57,8 @@ fn answer(app: Arc<App>, request: &HttpRequest) -> Result<Response, Refusal> {
         return Err(Refusal::bad_request("Sec-WebSocket-Protocol: expected jmap"));
     }
     let message_bytes_max = app.config.request_bytes_max.get();
-    let limits = SocketLimits { message_bytes_max, ping_interval: PING_INTERVAL };
+    let message_timeout = Duration::from_millis(app.config.body_timeout_ms.get());
+    let limits = SocketLimits { message_bytes_max, ping_interval: PING_INTERVAL, message_timeout };
     // Sockets count from the handshake on, so that many handshakes at once do not pass the bound.
     let open = app.open_connection(ConnectionKind::WebSocket, &login)?;
     let session = Arc::new(Session { app, login, base, _open: open });

@@ -78,7 +78,7 @@ pub enum CommandError {
     Parameter,
 }
 
-const HELLO: &str = "a host name or an address in brackets behind the command";
+const HELLO: &str = "a host name or an address in brackets after the command";
 const MAIL: &str = "MAIL FROM:<address>";
 const RCPT: &str = "RCPT TO:<address>";
 const AUTH: &str = "AUTH <mechanism> or AUTH <mechanism> <response>";

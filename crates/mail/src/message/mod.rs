@@ -127,7 +127,7 @@ pub struct Message {
     pub sent_at: Option<i64>,
     /// The time in its topmost Received field, in seconds since 1970.
     pub newest_received: Option<i64>,
-    /// A hash of (message id, base subject) for its own id, In-Reply-To and the first and the last 15 References, ascending,
+    /// A hash of (message id, base subject) for its own id, and for the first and the last 15 ids of In-Reply-To and of References, ascending,
     /// each once, [`THREAD_KEYS_MAX`] at most: two messages that share one belong to one thread.
     pub thread_keys: Vec<[u8; 16]>,
     /// The ready JSON of each property in the order of [`Shorthand`]; empty for null.

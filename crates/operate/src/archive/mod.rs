@@ -194,7 +194,7 @@ fn describe(problem: Option<&Problem>, health: &Health) -> String {
 fn describe_following(following: &Following) -> Option<String> {
     let Following { engine, problem, since, messages, bytes, .. } = following;
     let amount = amount(*messages, *bytes);
-    let lag = format!("the tandem's second archive ({engine}) is behind by {amount}");
+    let lag = format!("the tandem's second archive ({engine}) lags by {amount}");
     match problem {
         Some(problem) => Some(format!("{lag}: {}", with_since(problem, *since))),
         None => (*messages > 0).then_some(lag),

@@ -424,7 +424,7 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
         let entries = segment.entries;
         warn!(
             file = name,
-            entries, unread, "the journal of deliveries is damaged behind these entries: the rest is cut off"
+            entries, unread, "the journal of deliveries is damaged after these entries: the rest is cut off"
         );
         file.set_len(segment.bytes).map_err(|error| failed("cut", &name, error))?;
     }

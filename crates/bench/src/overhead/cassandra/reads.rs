@@ -171,7 +171,7 @@ impl Partition {
     }
 
     async fn slice(&self, from: Option<&Vec<u8>>, limit: usize) -> anyhow::Result<()> {
-        let from = from.context("a page behind the last email")?;
+        let from = from.context("a page after the last email")?;
         let behind = from.first().map_or(0, |table| table + 1);
         let values =
             (STORE, i64::from(self.filled.account.0), from.as_slice(), vec![behind], i32::try_from(limit)?);

@@ -26,7 +26,7 @@ const RATIO_GOAL: f64 = 2.0;
 
 /// The columns of the tables.
 const LEGEND: &[(&str, &str)] = &[
-    ("lmdb", "ours: LMDB behind a commit log, bodies compressed with a dictionary"),
+    ("lmdb", "ours: LMDB with a commit log before it, bodies compressed with a dictionary"),
     ("lmdb without log", "ours: an LMDB transaction for each group of commits"),
     ("lmdb uncompressed", "ours: as lmdb, bodies as they are"),
     ("memory", "ours: the reference model in memory"),

@@ -265,7 +265,7 @@ async fn make(
                 };
                 let end = length.map_or(Some(content.size()), |length| offset.checked_add(length));
                 let Some(end) = end.filter(|end| *end <= content.size() && offset <= *end) else {
-                    return Ok(Err(SetError::invalid(["data"], "a range ends behind its blob")));
+                    return Ok(Err(SetError::invalid(["data"], "a range ends after the end of its blob")));
                 };
                 Piece::Range(content, offset..end)
             }

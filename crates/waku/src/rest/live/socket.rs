@@ -1,5 +1,7 @@
 //! A live stream over a WebSocket: messages as JSON texts.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use futures_util::FutureExt;
 use restante_core::Key;
@@ -14,7 +16,10 @@ use super::{
 
 /// Clients need not send anything: what they send is dropped. A client that sends longer messages than this was not written for
 /// this protocol.
-pub(super) const LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: BEAT };
+pub(super) const LIMITS: SocketLimits =
+    SocketLimits { message_bytes_max: 64 << 10, ping_interval: BEAT, message_timeout: MESSAGE_TIMEOUT };
+/// How long a client may take to send a message.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The bytes around a message, with its cursor.
 const FRAME_BYTES: usize = 200;
 

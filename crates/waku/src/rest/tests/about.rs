@@ -283,7 +283,7 @@ async fn a_second_archive_that_does_not_follow_is_no_trouble_of_the_first() {
     let (status, node, store, desc) =
         health_report(Health { following: Some(following), ..Health::default() }).await;
     assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
-    let behind = "the tandem's second archive (sqlite) is behind by 5 messages (50 bytes): tandem stopped";
+    let behind = "the tandem's second archive (sqlite) lags by 5 messages (50 bytes): tandem stopped";
     assert!(desc.starts_with(behind), "{desc}");
 }
 

@@ -114,8 +114,7 @@ impl Glance {
     fn problems(&self) -> Vec<String> {
         let gauge = |name| self.gauges.get(name).copied().unwrap_or_default();
         let lag = gauge("indexLagSeconds");
-        let lags =
-            || format!("the search index lags {} s behind: new emails are found more slowly", lag.round());
+        let lags = || format!("the search index lags by {} s: new emails are found more slowly", lag.round());
         let held = || "all outgoing mail is held: `restante queue release --all` lets it go".to_owned();
         let is_held = gauge("outgoingIsHeld") > 0.0;
         (lag > LAG_SECONDS_MAX).then(lags).into_iter().chain(is_held.then(held)).collect()

@@ -80,7 +80,7 @@ pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Resu
     list("taken under another hash", &progressed.renamed);
     let code = tell(&progressed.imported, &progressed.refused);
     if !is_done {
-        eprintln!("stopped before the end: the same command goes on there");
+        eprintln!("stopped before the end: the same command continues there");
         return Ok(exit::interrupted());
     }
     file.remove()?;

@@ -141,7 +141,7 @@ pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
     report.problems.print();
     Ok(match report.stopped {
         Some(Stopped::Interrupted) => {
-            eprintln!("restante: stopped before the end: the same command goes on there");
+            eprintln!("restante: stopped before the end: the same command continues there");
             exit::interrupted()
         }
         Some(Stopped::OverQuota) => {
