@@ -255,7 +255,7 @@ restante_dmarc_reports_total{result=\"queued\"} 1
             ])
         );
         assert_eq!(facts.problems.len(), 1);
-        assert!(facts.problems[0].contains("lags 301 s"), "{:?}", facts.problems);
+        assert!(facts.problems[0].contains("lags by 301 s"), "{:?}", facts.problems);
         assert_eq!(show(&METRICS.replace("301.4", "3.0")).problems, [""; 0]);
         assert_eq!((&mail["outgoingWaiting"], &mail["outgoingHeld"]), (&json!(12.0), &json!(3.0)));
         assert_eq!(mail["outgoing"], json!({"delivered": 40.0, "postponed": 6.0, "failed": 5.0}));
