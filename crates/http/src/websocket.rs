@@ -5,7 +5,12 @@
 mod stream;
 mod watched;
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::{pending, poll_fn},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -143,8 +148,9 @@ pub struct SocketLimits {
     pub message_bytes_max: usize,
     /// How often a client is pinged. One that leaves two pings unanswered is closed with code 1008.
     pub ping_interval: Duration,
-    /// How long a client may take to send a message after its first byte. Later the socket is closed with code 1008, at the latest one
-    /// `ping_interval` after that.
+    /// How long a client may take to send a message after its first byte; pings and pongs in between do not extend it. Time in which
+    /// the server reads nothing does not count: until it awaits the message, and while it sends. A later message closes the socket
+    /// with code 1008.
     pub message_timeout: Duration,
 }
 
@@ -254,6 +260,8 @@ pub struct WebSocket<S> {
     limits: SocketLimits,
     /// Since when the next message is awaited; `None` between messages. While nothing is read, a client can't send either.
     awaited: Option<Instant>,
+    /// How long the server has been sending while it awaited the rest of the current message: nothing is read meanwhile.
+    sent_for: Duration,
     /// How many pings were sent since the last frame of the client.
     unanswered: u32,
     next_ping: Instant,
@@ -269,49 +277,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let frames =
             WebSocketStream::from_partially_read(stream, read.into(), Role::Server, Some(config)).await;
         let next_ping = Instant::now() + limits.ping_interval;
-        Self { frames, limits, awaited: None, unanswered: 0, next_ping }
+        Self { frames, limits, awaited: None, sent_for: Duration::ZERO, unanswered: 0, next_ping }
     }
 
     /// The client's next message. While waiting, this pings the client, and answers its pings and its close. Cancel-safe: no
     /// message is lost.
     ///
     /// # Errors
-    /// When the socket is closed: by the client, because it breaks the protocol or a limit, or because it answers no pings.
+    /// When the socket is closed: by the client, because it breaks the protocol or a limit, because it answers no pings, or because it
+    /// does not complete a message in time ([`SocketLimits::message_timeout`]).
     pub async fn receive(&mut self) -> Result<Message, Closed> {
         let awaited = *self.awaited.get_or_insert_with(Instant::now);
         loop {
             let begun = self.frames.get_ref().begun();
-            let due = begun.map(|begun| begun.max(awaited) + self.limits.message_timeout);
+            let due = begun.map(|begun| begun.max(awaited) + self.limits.message_timeout + self.sent_for);
             tokio::select! {
                 biased; // what has arrived is read first
-                frame = self.frames.next() => {
+                read = poll_fn(|context| poll_read(&mut self.frames, begun.is_some(), context)) => {
+                    let Read::Frame(frame) = read else { continue };
                     self.unanswered = 0;
                     let message = match frame {
                         Some(Ok(Frame::Text(text))) => Message::Text(text.as_str().to_owned()),
                         Some(Ok(Frame::Binary(bytes))) => Message::Binary(bytes),
+                        // Control frames that arrive without a pause must not defer the deadline.
+                        Some(Ok(_)) if due.is_some_and(|due| due <= Instant::now()) => return self.close_late().await,
                         Some(Ok(_)) => continue, // pings and closes are answered with the next read
                         Some(Err(error)) => return self.fail(&error).await,
                         None => return Err(Closed),
                     };
-                    self.awaited = None;
+                    (self.awaited, self.sent_for) = (None, Duration::ZERO);
                     return Ok(message);
                 }
-                () = sleep_until(due.unwrap_or(self.next_ping)), if due.is_some() => {
-                    self.close(CloseCode::Policy, "the message did not arrive in time").await;
-                    return Err(Closed);
-                }
+                () = sleep_until(due.unwrap_or(self.next_ping)), if due.is_some() => return self.close_late().await,
                 () = sleep_until(self.next_ping) => self.ping().await?,
             }
         }
     }
 
     /// Sends messages, and returns when the connection has accepted them. A client that reads slowly had no time to answer pings,
-    /// so the next ping is sent a whole interval later. If this is cancelled, a message may be truncated: then the socket can
-    /// only be closed.
+    /// so the next ping is sent a whole interval later; nor could it continue a message, so its deadline is extended by the time
+    /// of the sending. If this is cancelled, a message may be truncated: then the socket can only be closed.
     ///
     /// # Errors
     /// When the socket is closed.
     pub async fn send(&mut self, messages: impl IntoIterator<Item = Message>) -> Result<(), Closed> {
+        let started = Instant::now();
         for message in messages {
             let (mut kind, mut rest) = match message {
                 Message::Text(text) => (Data::Text, Bytes::from(text)),
@@ -326,7 +336,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             self.frames.feed(Frame::Frame(last)).await.map_err(|_| Closed)?;
         }
         self.frames.flush().await.map_err(|_| Closed)?;
-        self.next_ping = Instant::now() + self.limits.ping_interval;
+        let now = Instant::now();
+        self.next_ping = now + self.limits.ping_interval;
+        // If the message is not awaited yet, its time has not started.
+        if self.awaited.is_some() && self.frames.get_ref().begun().is_some() {
+            self.sent_for += now - started;
+        }
         Ok(())
     }
 
@@ -339,6 +354,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             }
         };
         let _ = timeout(CLOSE_TIMEOUT, closing).await;
+    }
+
+    /// Closes a socket whose client did not complete a message in time.
+    async fn close_late(&mut self) -> Result<Message, Closed> {
+        self.close(CloseCode::Policy, "the message did not arrive in time").await;
+        Err(Closed)
     }
 
     /// Closes a socket whose client broke a rule, with the code for it.
@@ -365,6 +386,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.next_ping = Instant::now() + self.limits.ping_interval;
         Ok(())
     }
+}
+
+/// The result of a read.
+enum Read {
+    /// A control frame, a message or an error; `None` when the socket is closed.
+    Frame(Option<Result<Frame, Error>>),
+    /// A message has begun.
+    Begun,
+}
+
+/// Reads the next frame. Also ready when a message begins, so that its deadline starts; not if one `had_begun` before.
+fn poll_read<S: AsyncRead + AsyncWrite + Unpin>(
+    frames: &mut WebSocketStream<Watched<S>>,
+    had_begun: bool,
+    context: &mut Context<'_>,
+) -> Poll<Read> {
+    if let Poll::Ready(frame) = frames.poll_next_unpin(context) {
+        return Poll::Ready(Read::Frame(frame));
+    }
+    let has_begun = frames.get_ref().begun().is_some();
+    if has_begun && !had_begun { Poll::Ready(Read::Begun) } else { Poll::Pending }
 }
 
 #[cfg(test)]

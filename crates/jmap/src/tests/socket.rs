@@ -23,7 +23,15 @@ use tokio::{
 };
 use tokio_tungstenite::{
     WebSocketStream, client_async,
-    tungstenite::{Error, Message, client::IntoClientRequest, http::HeaderValue},
+    tungstenite::{
+        Error, Message,
+        client::IntoClientRequest,
+        http::HeaderValue,
+        protocol::frame::{
+            Frame,
+            coding::{Data, OpCode},
+        },
+    },
 };
 
 use super::push::change;
@@ -201,6 +209,17 @@ async fn p3_binary_data_closes_with_1003_and_too_long_messages_with_1009() {
     let mut client = served.client().await;
     client.send(Message::Text("x".repeat(1_001).into())).await.unwrap();
     assert_eq!(close_code(&mut client).await, 1009);
+}
+
+#[tokio::test]
+async fn p3_a_message_that_is_not_complete_in_time_closes_with_1008() {
+    let config =
+        crate::JmapConfig { body_timeout_ms: restante_core::nonzero!(1), ..crate::JmapConfig::default() };
+    let served = Served::of(TestServer::with(config).await).await;
+    let mut client = served.client().await;
+    let first = Frame::message("{", OpCode::Data(Data::Text), false);
+    client.send(Message::Frame(first)).await.unwrap();
+    assert_eq!(close_code(&mut client).await, 1008);
 }
 
 #[tokio::test]
