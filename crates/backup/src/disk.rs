@@ -41,7 +41,7 @@ pub(super) fn parent(path: &Path) -> &Path {
 }
 
 /// Renames within a disk, and returns when the new name is durable.
-#[expect(clippy::disallowed_methods, reason = "both folders are synced behind it")]
+#[expect(clippy::disallowed_methods, reason = "both folders are synced after it")]
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = |error| Error::io("rename", from.display(), error);
     fs::rename(from, to).map_err(failed)?;

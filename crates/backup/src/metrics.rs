@@ -96,7 +96,7 @@ impl BackupMetrics {
         self.backups.get_or_create(&DONE).inc();
         self.show(last);
         if let Err(error) = last.write(data) {
-            warn!(%error, "the backup is there, but after a restart the metrics will not tell of it");
+            warn!(%error, "the backup is complete, but the metrics will not show it after a restart");
         }
     }
 

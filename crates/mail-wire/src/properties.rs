@@ -28,7 +28,7 @@ pub fn header_forms(bytes: &[u8]) {
     }
     let parameters = header::as_parameters(bytes);
     for (name, value) in &parameters.parameters {
-        assert!(parameters.get(name) == Some(value), "{name} stands twice");
+        assert!(parameters.get(name) == Some(value), "{name} is there twice");
         assert!(!name.is_empty() && !value.contains(['\r', '\n', '\0']));
     }
     for encoding in ["", "base64", "quoted-printable", "x-other"] {

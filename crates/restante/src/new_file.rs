@@ -35,7 +35,7 @@ impl NewFile {
     }
 
     /// Returns when the file is on disk under its name.
-    #[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
+    #[expect(clippy::disallowed_methods, reason = "the folder is synced after it")]
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let Some(partial) = &self.partial else { return Ok(()) };
         self.file.sync_all()?;

@@ -346,7 +346,7 @@ mod tests {
             (&2_000.0.into(), &250.0.into())
         );
         assert_explained(&report.tables);
-        assert_eq!(report.tables[0].rows[1][11], "75", "Cyrus stands beside ours");
+        assert_eq!(report.tables[0].rows[1][11], "75", "Cyrus is shown next to ours");
     }
 
     #[test]

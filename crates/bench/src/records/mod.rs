@@ -207,7 +207,7 @@ fn check_space(folder: &Path, records: u64) -> anyhow::Result<()> {
     if free < needed {
         let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
         bail!(
-            "{records} records take up to {needed:.1} GB and {} has {free:.1} GB free: choose another folder with --data, \
+            "{records} records need up to {needed:.1} GB and {} has {free:.1} GB free: choose another folder with --data, \
              or fewer records",
             folder.display()
         );

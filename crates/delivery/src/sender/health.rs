@@ -87,7 +87,7 @@ impl SenderHealth {
             return Some("the sender of outgoing mail does not run".to_owned());
         }
         if now.saturating_sub(ticked) > SILENCE_SECONDS {
-            return Some(format!("the sender of outgoing mail has stood still for {} s", now - ticked));
+            return Some(format!("the sender of outgoing mail has made no progress for {} s", now - ticked));
         }
         let waited = now.saturating_sub(self.0.oldest_due.load(Relaxed));
         let quiet = now.saturating_sub(self.0.noted.load(Relaxed));

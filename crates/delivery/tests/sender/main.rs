@@ -617,7 +617,7 @@ async fn a_sender_that_does_not_get_on_is_reported() {
     world.add(1, &["a@c.example"]).await;
     sleep(seconds(2_000)).await;
     assert_eq!(running.health.problem(world.queue.now()), None, "what is retried is no problem");
-    assert!(running.health.problem(world.queue.now() + 1_000).unwrap().contains("stood still"));
+    assert!(running.health.problem(world.queue.now() + 1_000).unwrap().contains("no progress"));
     let health = running.health.clone();
     running.stop().await;
     assert!(health.problem(world.queue.now()).unwrap().contains("does not run"));

@@ -80,7 +80,7 @@ static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(tag)
 fn tag(file: &File) -> HeaderValue {
     let digest = Sha256::digest(file.bytes);
     let tag = digest.iter().take(8).fold(String::from("\""), |tag, byte| tag + &format!("{byte:02x}")) + "\"";
-    HeaderValue::try_from(tag).expect("hex digits in quotes may stand in a header")
+    HeaderValue::try_from(tag).expect("hex digits in quotes are valid in a header")
 }
 
 /// Whether the client is a browser that shows pages to people.

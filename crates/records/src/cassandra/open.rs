@@ -541,7 +541,7 @@ impl Shared {
             return Ok(());
         }
         let values = vec![text(self.store()), blob(self.server)];
-        self.database.write("tell other servers of this one", PRESENT, values).await
+        self.database.write("announce this server to others", PRESENT, values).await
     }
 
     /// Announces to other servers that this one has closed the records.
@@ -549,7 +549,7 @@ impl Shared {
         let mut has_left = self.has_left.lock().await;
         *has_left = true;
         let values = vec![text(self.store()), blob(self.server)];
-        let left = self.database.write("tell other servers of this one", LEAVE, values).await;
+        let left = self.database.write("announce to other servers that this one leaves", LEAVE, values).await;
         let released = match self.moving {
             Some(holder) => release(self, &MOVING, holder).await,
             None => Ok(()),

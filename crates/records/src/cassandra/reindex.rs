@@ -183,6 +183,6 @@ fn entries_of(
             found.extend(entry_keys(kind.kind, id, index, &properties)?);
         }
     }
-    debug_assert!(found.iter().all(|key| key.first() == Some(&keys::INDEX)), "entries stand among entries");
+    debug_assert!(found.iter().all(|key| key.first() == Some(&keys::INDEX)), "every key is an index entry");
     Ok(found)
 }

@@ -478,7 +478,7 @@ mod tests {
                 let rest = ids.get(skip as usize..).unwrap_or_default();
                 let query = query.clone().skip(skip);
                 let page = records.query(testing::ACCOUNT, &query).await.unwrap();
-                assert_eq!((&page.ids[..], page.next), (rest, None), "{} behind {skip}", ids.len());
+                assert_eq!((&page.ids[..], page.next), (rest, None), "{} after {skip}", ids.len());
                 let page = records.query(testing::ACCOUNT, &query.limit(1_100)).await.unwrap();
                 assert_eq!(page.ids, rest[..rest.len().min(1_100)]);
                 assert_eq!(page.next.is_some(), rest.len() > 1_100);

@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// Decodes the record in a row. From one column on, these are the value and, `with_body`, the number and the columns of its body.
-    #[expect(clippy::too_many_arguments, reason = "they say which record, and where it stands")]
+    #[expect(clippy::too_many_arguments, reason = "they say which record, and where it is in the row")]
     pub(super) fn record(
         &self,
         account: AccountId,

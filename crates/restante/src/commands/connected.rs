@@ -56,7 +56,7 @@ async fn ask(live: &Live, metrics: &ConnectedMetrics) {
     metrics.up.set(i64::from(live.nodes.health().is_ok()));
     match live.sessions.counts().await {
         Ok(counts) => metrics.show(&counts),
-        Err(error) => debug!(%error, "the table of sessions does not tell how many there are"),
+        Err(error) => debug!(%error, "the table of sessions could not be counted"),
     }
 }
 

@@ -82,7 +82,7 @@ impl Engine {
     async fn size(&self, index: &IndexName) -> Result<(u64, u64), Error> {
         let path = format!("/{}/_stats/store,segments", index.as_str());
         let answer = self.client.ask(Method::GET, &path, Body::Nothing, self.write_limit()).await?;
-        let found = answer.success("tell the size of the search index")?;
+        let found = answer.success("read the size of the search index")?;
         let number = |path: &str| found.pointer(path).and_then(Value::as_u64).unwrap_or_default();
         Ok((number("/_all/primaries/segments/count"), number("/_all/total/store/size_in_bytes")))
     }
@@ -91,7 +91,7 @@ impl Engine {
     async fn missing_shards(&self, index: &IndexName) -> Result<Vec<String>, Error> {
         let path = format!("/_cluster/health/{}?level=shards", index.as_str());
         let answer = self.client.ask(Method::GET, &path, Body::Nothing, self.write_limit()).await?;
-        let found = answer.success("tell the health of the search index")?;
+        let found = answer.success("read the health of the search index")?;
         let shards =
             found.get("indices").and_then(|indexes| indexes.get(index.as_str())?.get("shards")?.as_object());
         let Some(shards) = shards else {

@@ -598,7 +598,7 @@ impl Engine {
         let found = found.get("docs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let is_answered = |one: &Value| one.get("found").is_some_and(Value::is_boolean);
         if found.len() != accounts.len() || !found.iter().all(is_answered) {
-            return Err(Error::unavailable("OpenSearch did not tell the revisions of accounts").into());
+            return Err(Error::unavailable("OpenSearch did not return the revisions of accounts").into());
         }
         let revision =
             |one: &Value| one.pointer("/_source/revision").and_then(Value::as_u64).unwrap_or_default();

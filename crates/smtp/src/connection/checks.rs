@@ -164,7 +164,7 @@ impl Client {
         };
         let Judgement { verdict, mut fields, filter, .. } = judgement;
         if fields.len() > FIELDS_BYTES_MAX || !(fields.is_empty() || fields.ends_with("\r\n")) {
-            warn!("checks made fields that can't stand before a message: they are left out");
+            warn!("checks made fields that can't be put before a message: they are left out");
             fields.clear();
         }
         let decision = match verdict {

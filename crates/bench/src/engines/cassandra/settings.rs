@@ -71,7 +71,8 @@ impl Facts {
         let mut judged =
             vec![EngineSetting::safe(NAME, "version", &self.version), self.judge_heap(), self.judge_users()];
         if self.settings.is_empty() {
-            let unknown = "unknown: the node doesn't tell (system_views.settings, from Cassandra 4.0 on)";
+            let unknown =
+                "unknown: the node doesn't report it (system_views.settings, from Cassandra 4.0 on)";
             judged.push(EngineSetting::safe(NAME, "commitlog_sync", unknown));
             return judged;
         }
@@ -134,7 +135,7 @@ fn judge_setting(name: &str, value: &str) -> EngineSetting {
             "set commitlog_sync: batch or group, or place the replicas where no power cut takes all of them",
         ),
         "disk_failure_policy" if value == "ignore" => setting.into_unsafe(
-            "a node with a broken disk goes on and answers without the rows that it can't read",
+            "a node with a broken disk keeps running and answers without the rows that it can't read",
             "set disk_failure_policy: stop",
         ),
         "auto_snapshot" if value == "true" => setting.into_costly(

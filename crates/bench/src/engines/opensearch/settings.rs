@@ -61,7 +61,7 @@ pub(super) async fn read(
 }
 
 fn unknown(name: &str) -> EngineSetting {
-    EngineSetting::safe(NAME, name, "unknown: the engine does not tell this user")
+    EngineSetting::safe(NAME, name, "unknown: the engine did not return it")
 }
 
 /// The value of a setting of the cluster: as set at run time, else as in its file or by default.
@@ -128,7 +128,7 @@ fn judge_nodes(nodes: u64) -> EngineSetting {
         ),
         2 => setting.into_unsafe(
             "when one of two nodes is gone, the other one can't become leader alone",
-            "run three nodes, of which the third may be without data",
+            "run three nodes; the third may be without data",
         ),
         _ => setting,
     }

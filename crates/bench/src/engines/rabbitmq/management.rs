@@ -118,7 +118,7 @@ fn judge_nodes(nodes: &[Value]) -> EngineSetting {
     let setting = EngineSetting::safe(NAME, "nodes running", format!("{running} of {}", nodes.len()));
     if nodes.iter().any(is_parted) {
         return setting.into_unsafe(
-            "nodes lost each other and went on apart: what their queues hold differs",
+            "nodes lost each other and continued separately: their queues differ",
             "restart the nodes of the smaller part, and set cluster_partition_handling = pause_minority",
         );
     }

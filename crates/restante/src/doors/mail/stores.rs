@@ -114,7 +114,7 @@ impl RecordsMetrics {
     fn register(&self, registry: &mut Registry, is_on_disk: bool) {
         registry.register("engine_up", "Whether records take commits", self.up.clone());
         registry.register("stored_records", "Records that exist", self.records.clone());
-        let help = "Destroyed records that history still tells of";
+        let help = "Destroyed records that the history still has";
         registry.register("tombstones", help, self.tombstones.clone());
         registry.register("accounts", "Accounts that ever had a commit", self.accounts.clone());
         registry.register("disk_bytes", "Bytes that records take on disk", self.disk_bytes.clone());
@@ -253,11 +253,11 @@ impl Stores {
                 self.key_file.note(&stats);
                 metrics.records.show(&stats);
             }
-            Err(error) => debug!(%error, "the records do not tell what they hold"),
+            Err(error) => debug!(%error, "the size of the records could not be read"),
         }
         match self.blobs.upkeep.stats().await {
             Ok(stats) => metrics.blobs.show(&stats),
-            Err(error) => debug!(%error, "the blobs do not tell what they hold"),
+            Err(error) => debug!(%error, "the size of the blobs could not be read"),
         }
         let Some(search) = search else { return };
         match search.upkeep.stats().await {

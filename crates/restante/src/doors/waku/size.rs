@@ -58,7 +58,7 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, metrics: SizeMetrics, stop: Sto
         tokio::select! {
             _ = ticks.tick() => match upkeep.stats().await {
                 Ok(stats) => metrics.show(&stats),
-                Err(error) => debug!(%error, "the archive does not tell what it holds"),
+                Err(error) => debug!(%error, "the size of the archive could not be read"),
             },
             () = &mut stopped => return,
         }

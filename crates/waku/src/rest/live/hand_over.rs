@@ -128,7 +128,8 @@ fn is_of(event: &Event, channel: &str, topic: &str) -> bool {
     *event.channel == *channel && *event.topic == *topic
 }
 
-/// The memory of a waiting event, at most.
+/// The memory of a waiting event, at most. It has no JSON yet: that is made after it was taken, and a copy from
+/// [`Event::to_unmetered`] begins without.
 fn size_of(event: &Event) -> usize {
     event.body.len() + event.topic.len() + event.channel.len() + EVENT_BYTES
 }

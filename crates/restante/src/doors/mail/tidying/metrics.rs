@@ -104,7 +104,7 @@ impl TidyMetrics {
         self.purge.register(mail, "purge", "purging destroyed emails from the vaults");
         mail.register("purged_emails", "Destroyed emails that were purged", self.purged_emails.clone());
         self.erase.register(mail, "erase", "erasing the mail of removed accounts");
-        let help = "Removed accounts of which mail was erased";
+        let help = "Removed accounts whose mail was erased";
         mail.register("erased_accounts", help, self.erased_accounts.clone());
     }
 

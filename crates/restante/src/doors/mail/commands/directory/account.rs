@@ -79,7 +79,7 @@ Example:
 Log-ins and mail for its address are refused at once, and connections of its user end within two
 seconds. Its mail is erased: mailboxes, emails, destroyed emails that could be restored, search
 entries, and what the delivery journal has of it. Only a backup brings it back. A running server
-does that in the background, restante log shows when it is done; what was interrupted goes on at
+does that in the background, restante log shows when it is done; what was interrupted continues at
 the next start. The address is free again; an account that is added with it later has another
 number. To keep the mail and refuse the user: restante account disable.";
 
@@ -286,7 +286,7 @@ async fn remove(reached: &Reached, address: EmailAddress) -> anyhow::Result<()> 
     let progress = Progress::counting("records", "erasing", None);
     let erased = eraser.erase(&|records| progress.set(records)).await;
     erased.context(
-        "the account is removed, and its mail is not erased yet: the next start of the server goes on",
+        "the account is removed, and its mail is not erased yet: the next start of the server continues",
     )?;
     Ok(())
 }

@@ -274,10 +274,13 @@ impl Operator {
         let ids: Vec<QueuedId> = recipients.iter().map(|recipient| recipient.id).collect();
         let dropped: BTreeSet<QueuedId> = self.queue.drop_ids(&ids).await?.into_iter().collect();
         // The others were sent or have failed since they were read.
-        for recipient in recipients.iter().filter(|recipient| dropped.contains(&recipient.id)) {
-            if let Some(Noting { outcomes, blobs }) = &self.noting {
+        let gone = recipients.iter().filter(|recipient| dropped.contains(&recipient.id));
+        if let Some(Noting { outcomes, blobs }) = &self.noting {
+            for recipient in gone.clone() {
                 note_dropped(&**outcomes, &**blobs, recipient, &actor.0).await;
             }
+        }
+        for recipient in gone {
             let source = &recipient.message.source;
             if let (SourceKind::Submission, Some(account)) = (source.kind, source.account) {
                 let (address, no) = (&recipient.recipient.address, RecipientState::No);

@@ -29,8 +29,8 @@ async fn answer(url: String, upkeep: Arc<dyn Upkeep>, permits: Arc<Semaphore>) -
     match upkeep.stats().await {
         Ok(stats) => Json(shown(url, &stats)).into_response(),
         Err(error) => {
-            warn!(%error, "the records do not tell what they hold");
-            (StatusCode::SERVICE_UNAVAILABLE, "the records do not tell what they hold").into_response()
+            warn!(%error, "the size of the records could not be read");
+            (StatusCode::SERVICE_UNAVAILABLE, "the size of the records could not be read").into_response()
         }
     }
 }

@@ -41,7 +41,7 @@ impl StateFile {
     }
 
     /// Writes a state and returns when it is on disk. A reader of the file sees the previous state or this one, whole.
-    #[expect(clippy::disallowed_methods, reason = "the folder is synced right behind the rename")]
+    #[expect(clippy::disallowed_methods, reason = "the folder is synced right after the rename")]
     pub(super) fn save<T: Serialize>(&self, state: &T) -> anyhow::Result<()> {
         let failed = || format!("can't write the state file {}", self.0.display());
         let mut text = serde_json::to_vec_pretty(state)?;

@@ -196,7 +196,7 @@ fn partial_path(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Renames a complete target to its final name.
-#[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
+#[expect(clippy::disallowed_methods, reason = "the folder is synced after it")]
 fn finish(partial: &Path, path: &Path) -> anyhow::Result<()> {
     let failed = || format!("can't rename {}", partial.display());
     fs::rename(partial, path).with_context(failed)?;
